@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # exit code of a process that Ctrl-C ended; after SIGTERM it is 143
 READER_GONE = 141  # exit code of a process that wrote into a closed pipe
 
-# each command is a file of commands/ with ABOUT, EXAMPLE, declare(parser) and run(arguments). Its line of the help is
-# here, so that `minibert --help` imports no command
+# each command is a file of commands/, or a row of COMMANDS there, with ABOUT, EXAMPLE, declare(parser) and
+# run(arguments); its line of the help is here, so that `minibert --help` imports no command
 GROUPS = {
     "learning": {
         "explain": "show each step of the layer for a text",
@@ -61,6 +61,7 @@ example:
 
 FILES = {  # the commands that share a file
     **dict.fromkeys(("nearest", "fill", "next", "classify"), "answers"),
+    **dict.fromkeys(("info", "plot"), "explain"),
     "embed": "encode",
     "rank": "similar",
     "extract": "distill",

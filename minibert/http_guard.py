@@ -63,7 +63,7 @@ def check_fields(known: Mapping[str, Field], sent: Any) -> dict[str, Any]:
     for name, value in fields.items():
         field = known.get(name)
         if field is None:
-            usable = [each for each, form in known.items() if not isinstance(form, str)]
+            usable = [field_name for field_name, form in known.items() if not isinstance(form, str)]
             near = nearest_name(name[:40], known)
             advice = f"did you mean {near!r}?" if near else f"known are {', '.join(usable)}"
             raise Refusal(400, f"there is no field {name[:40]!r}; {advice}", name[:40])
@@ -80,17 +80,17 @@ def wrong(name: str, expected: str, found: Any) -> Refusal:
     return Refusal(400, f"{name} must be {expected}, found {_shown(found)}", name)
 
 
-def _shown(found: Any) -> str:
-    if isinstance(found, dict) and found:
-        return f"an object with {', '.join(map(repr, found)):.40}"
+def _shown(value: Any) -> str:
+    if isinstance(value, dict) and value:
+        return f"an object with {', '.join(map(repr, value)):.40}"
     kinds: dict[type, str] = {type(None): "nothing", list: "a list", dict: "an object"}
-    return kinds.get(type(found)) or f"{found!r:.40}"
+    return kinds.get(type(value)) or f"{value!r:.40}"
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make an object of its fields. Raises ValueError if two fields have the same name."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"the field {twice[:40]!r} is given twice; send it once")
-    return found
+    return fields

@@ -9,11 +9,10 @@ and a model's folder must be paths that every machine sees, as on a network
 disk, and every machine needs minibert, pyarrow and Ray: `pip install '.[ray]'`
 in a clone. Without --address (and RAY_ADDRESS) Ray is started on this machine, for this job alone.
 
-OUTPUT appears when all is done, never before: until then the shards are in a
-folder beside it. All columns of INPUT stay, and `vector` is added, a list of
-float32 of fixed size. Rows may come in another order: keep a column that names
-them. A worker that dies is replaced, and its shard computed again. On one
-machine `minibert bulk` needs no Ray, and can go on after it was killed itself.
+OUTPUT appears only when everything is done: until then the shards are in a folder beside it. All columns of INPUT stay,
+and `vector` is added, a list of float32 of fixed size. The order of rows may change: keep a column that identifies
+them. If a worker dies, Ray replaces it and computes its shard again. On one machine `minibert bulk` needs no Ray, and
+can resume after it was killed.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ from minibert.commands.common import add_prompts
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# what errors advise as arguments of a function -> what to type here; of an error in a worker only its text is left
+# advice in an error, as an argument of a function -> the option to type here; Ray keeps only the text of a worker's
+# error
 IN_SHELL = {"local_files_only=True": "--local-files-only"}
 
 
@@ -67,12 +67,12 @@ def arguments_of(argv: list[str] | None) -> argparse.Namespace:
 
 
 def rows_of(source: Path, text_column: str) -> int:
-    """Count the rows by the files' ends alone, and refuse what cannot become vectors before anything starts."""
+    """Count the rows by the files' footers, and refuse files that cannot become vectors before anything starts."""
     pa = arrow()
     from pyarrow import parquet
 
     files = [source]
-    if source.is_dir():  # those that Ray will find
+    if source.is_dir():  # the files that Ray will read
         inside = sorted(path for path in source.rglob("*") if str(path.relative_to(source))[0] not in "._")
         files = [path for path in inside if path.suffix.lower() == ".parquet" and path.is_file()]
     elif source.is_file() and source.suffix.lower() != ".parquet":
@@ -87,7 +87,7 @@ def rows_of(source: Path, text_column: str) -> int:
         except pa.ArrowInvalid as error:
             raise ValueError(f"{path}: not readable as Parquet ({error}); is it whole?") from None
         first = first or schema
-        if schema != first:  # one of the two would lose columns, or have its numbers converted
+        if schema != first:  # Ray would drop columns of one of the two files, or convert its numbers
             raise ValueError(f"{path}: expected the columns of {files[0]}:\n{first}\nfound others:\n{schema}")
     if first.names.count(text_column) != 1:
         found = ", ".join(map(repr, first.names))
@@ -112,7 +112,7 @@ def refuse_used(output: Path, source: Path) -> None:
 
 
 def encoder_of(arguments: argparse.Namespace) -> minibert.Encoder:
-    """Open the model once here: an error comes before anything starts, and all workers get the commit found now."""
+    """Open the model once here: errors come before anything starts, and all workers load the same commit."""
     named = {"revision": arguments.revision, "local_files_only": arguments.local_files_only}
     encoder = minibert.load_encoder(arguments.model, **named)
     encoder.encode([], prompt_name=arguments.prompt_name, prompt=arguments.prompt)  # raises for a prompt it lacks
@@ -120,13 +120,13 @@ def encoder_of(arguments: argparse.Namespace) -> minibert.Encoder:
 
 
 def start(address: str | None, workers: int) -> None:
-    """Join a cluster, or start Ray here. Raises ValueError where the workers would leave no core to read and write."""
+    """Join a cluster, or start Ray here. Raises ValueError if the workers would leave no core to read and write."""
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     here: dict[str, Any] = {}
     if address == "local":
         here = dict(num_cpus=workers + 1, include_dashboard=False)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # whatever it is called: without clusters Ray listens on 127.0.0.1 alone
+        # without a cluster Ray listens only on 127.0.0.1, under any host name
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         import ray
@@ -135,7 +135,7 @@ def start(address: str | None, workers: int) -> None:
         raise ImportError(f"this needs Ray Data ({error}): pip install 'ray[data]>=2.60'") from None
     ray.init(address, **here)
     cores = ray.cluster_resources().get("CPU", 0)
-    if cores < workers + 1:  # Ray would wait for ever: for a core to read on, which the workers wait for to be fed
+    if cores < workers + 1:  # Ray would wait forever for a core to read on, and the workers for their input
         raise ValueError(
             f"--concurrency {workers} needs {workers + 1} cores, one of them to read and write; this cluster has "
             f"{cores:g} now"
@@ -149,7 +149,7 @@ def write(source: Path, folder: Path, encoder: minibert.Encoder, arguments: argp
     texts, prompts = arguments.text_column, {"prompt_name": arguments.prompt_name, "prompt": arguments.prompt}
 
     class Worker:
-        """One actor. Tables go in and out as Arrow has them: NumPy would change null, nested and other columns."""
+        """One actor. Tables stay Arrow's: NumPy would change null, nested and other columns."""
 
         def __init__(self) -> None:
             # tokenizers would start a thread for each of the machine's cores in each of its workers
@@ -163,17 +163,17 @@ def write(source: Path, folder: Path, encoder: minibert.Encoder, arguments: argp
             except (TypeError, ValueError) as error:
                 first = table.slice(0, 1).drop_columns([texts]).to_pylist()[0]
                 raise ValueError(f"{error}; counted from the row with {first}") from None
-            # Ray would make a tensor of its own of an array, which nobody else reads
+            # Ray would turn an array into its own tensor type, which no other program reads
             rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
             return table.append_column(VECTOR, rows)
 
     ray.data.DataContext.get_current().enable_progress_bars = sys.stderr.isatty()
     (
-        # a folder and not a list of its files: over a list Ray 2.60 imports on several threads at once, and fails
+        # a folder, not a list of its files: for a list Ray 2.60 imports on several threads at once, and fails
         ray.data.read_parquet(str(source))
         .repartition(target_num_rows_per_block=arguments.rows_per_shard)
-        # With one core each Ray sets OMP_NUM_THREADS=1, and OpenBLAS obeys. Measured with two workers on two cores: of
-        # two threads each, the same vectors cost 1.6 to 2.3 times the processor's time
+        # With one core each Ray sets OMP_NUM_THREADS=1, and OpenBLAS obeys. Measured with two workers on two cores: two
+        # threads each cost 1.6 to 2.3 times the processor's time
         .map_batches(
             Worker,
             batch_size=None,
@@ -186,7 +186,7 @@ def write(source: Path, folder: Path, encoder: minibert.Encoder, arguments: argp
 
 
 def finish(folder: Path, output: Path, rows: int) -> None:
-    """Give the folder its name, once it is known that every row is in it."""
+    """Rename the folder to OUTPUT after a check that every row is in it."""
     from pyarrow import parquet
 
     found = sum(parquet.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
@@ -196,7 +196,7 @@ def finish(folder: Path, output: Path, rows: int) -> None:
             "changed meanwhile?"
         )
     if output.exists():
-        output.rmdir()  # empty: looked at before
+        output.rmdir()  # it is empty: checked before
     folder.rename(output)
 
 
@@ -218,7 +218,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove an unfinished folder; a worker that still writes finds it no more under its name."""
+    """Remove an unfinished folder; it is renamed first, so that a worker cannot write to it any more."""
     gone = folder.with_name(f"{folder.name}.gone")
     with contextlib.suppress(FileNotFoundError):
         folder.rename(gone)
@@ -226,7 +226,7 @@ def remove(folder: Path) -> None:
 
 
 def in_words(error: Exception) -> str:
-    """Of an error in a worker Ray keeps its text alone, as the first of several tracebacks."""
+    """Ray keeps only the text of a worker's error, as the first of several tracebacks."""
     text = str(error)
     if type(error).__module__.startswith("ray."):
         text = text.partition("\n\nThe above exception was the direct cause")[0].rstrip().rpartition("\n")[2]

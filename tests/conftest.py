@@ -86,7 +86,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Every test in live/ has a mark (support/counts.py): a plain run need not import them."""
+    """Every test in live/ has a mark, as live/conftest.py asks: a plain run need not import them."""
     plain: str = config.getini("addopts")[1]
     return True if collection_path == LIVE and config.getoption("markexpr") == plain else None
 
@@ -100,7 +100,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if few is not None:
         left_out |= beyond(few, start, [item for item in items if not item.get_closest_marker("bits")])
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-    items[:] = [item for item in items if item not in left_out]
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    items[:] = core_first([item for item in items if item not in left_out], workers)
+
+
+CORE = ("tests/equations/", "tests/families/", "tests/models/")
+
+
+def core_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Begin with formulas, families and models, on each worker: `--dist worksteal` cuts the list into equal runs."""
+    core = [item for item in items if item.nodeid.startswith(CORE)]
+    rest = [item for item in items if not item.nodeid.startswith(CORE)]
+    ordered = list[pytest.Item]()
+    for left in range(workers, 0, -1):
+        of_core, of_all = len(core) // left, (len(core) + len(rest)) // left
+        ordered += core[:of_core] + rest[: of_all - of_core]
+        core, rest = core[of_core:], rest[of_all - of_core :]
+    return ordered
 
 
 def beyond(few: int, start: int, items: list[pytest.Item]) -> set[pytest.Item]:

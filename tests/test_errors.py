@@ -31,7 +31,7 @@ def messages(source: str) -> Iterator[str]:
 
 def test_the_library_speaks_no_shell() -> None:
     # servers are started by their commands alone, whose options their answers name; options.py is read by both
-    own = {"commands", "cli.py", "serve", "live_server.py", "options.py"}
+    own = {"commands", "cli.py", "serve", "live.py", "options.py"}
     files = [path for path in PACKAGE.rglob("*.py") if not own & {*path.relative_to(PACKAGE).parts}]
     assert len(files) > 50
     found = {(path.name, text) for path in files for text in messages(path.read_text(encoding="utf-8"))}

@@ -23,10 +23,10 @@ from minibert.equations.quantization import BITS, PRECISIONS, STEPS, quantized, 
 from minibert.errors import Option, Text, TokenizerError, error_of, parts_of
 from minibert.files.writing import atomic_file, naming, sync_folder
 from minibert.models.open.load_encoder import TextModel
-from minibert.models.run.pipeline import check_positive, chunked
+from minibert.models.run.pipeline import Truncated, check_positive, chunked
 from minibert.models.sentences.comparing import TokenVectors, Vectors, changed, rows_of
 from minibert.models.sentences.search import BLOCK
-from minibert.threads.pool import behind, prefetch
+from minibert.threads.pool import prefetch
 
 from .stored import KEY, LOCK, Metadata, batches, checksum, compared, difference, metadata_of, shards_of
 from .texts import ID, NO_TEXT, PLACE, VECTOR, Texts, arrow
@@ -68,7 +68,6 @@ def bulk(
         "text_column": texts.text_column,
         "commit": model.opened.commit,
         "model_path": model.opened.lasting,
-        "model_sha256": model.sha256(),  # after the settings that explain it: an error names the first difference
         "columns": {field.name: str(field.type) for field in texts.schema},
         "id_column": texts.id_column,
         "result": model.result,
@@ -76,6 +75,7 @@ def bulk(
         "max_seq_length": model.model.max_seq_length,
         "precision": precision,
         **model.compared,
+        **model.named_in(last_metadata(folder)),  # after the settings that explain it: an error names the first
         "format": form,
         "rows_per_shard": rows_per_shard and int(rows_per_shard),  # json cannot write NumPy's integers
         "input": [{"name": Path(x).name, "bytes": size} for x, size in zip(texts.names, texts.sizes, strict=True)],
@@ -83,11 +83,10 @@ def bulk(
     with locked(folder) as check:
         meta, tables = _begun(folder, json.loads(json.dumps(settings)), texts)
         progress(meta["read"])
-        with behind(partial(_write, folder, check)) as submit:
-            for rows, last in prefetch(lambda shard: shard, _shards(tables, meta), model.pipeline.prefetching):
-                vectors, meta = _computed(rows, {**meta, "last": last}, model, skip, progress)
-                submit((rows, vectors, meta))
-        return metadata_of(shards_of(folder)[-1])
+        for rows, last in prefetch(lambda shard: shard, _shards(tables, meta), model.pipeline.prefetching):
+            vectors, meta = _computed(rows, {**meta, "last": last}, model, skip, progress)
+            meta = _write(folder, rows, vectors, meta, check)
+        return meta
 
 
 def last_metadata(folder: Path) -> Metadata:
@@ -110,10 +109,10 @@ def _begun(folder: Path, settings: Metadata, texts: Texts) -> tuple[Metadata, It
         settings = {**settings, "rows_per_shard": meta.get("rows_per_shard", usual)}
     none = texts.schema.append(arrow().field(PLACE, arrow().string())).empty_table()
     if not shards:
-        counts = {"shards": 0, "read": 0, "rows": 0, "cut": 0, "skipped": 0, "at": None, "last": False}
+        counts = {"shards": 0, "read": 0, "rows": 0, "cut": 0, "truncated": 0, "skipped": 0, "at": None, "last": False}
         return {**settings, **counts}, chain([none], texts.rows())
-    if found := difference(meta, settings):
-        name, before, now = found
+    if changed_setting := difference(meta, settings):
+        name, before, now = changed_setting
         wrong = f"{folder} was made with {name} {before!r:.200}, now it is {now!r:.200}"
         raise ValueError(f"{wrong}; choose another folder, or use the setting it was made with")
     at, read = meta["at"], meta["read"]
@@ -129,9 +128,7 @@ def _begun(folder: Path, settings: Metadata, texts: Texts) -> tuple[Metadata, It
             raise ValueError(f"the input has changed: {wrong}; choose another folder, or put the input back")
         rows = _after(chain([first], rows), read - at)
     if meta["last"] and next(rows, None) is not None:
-        raise ValueError(
-            f"the input has changed: it has more than the {read:,} rows of {folder}; choose another folder"
-        )
+        raise ValueError(f"the input has changed: it has more than the {read:,} rows of {folder}; choose another")
     return {**meta, **settings}, chain([none], rows)
 
 
@@ -163,7 +160,7 @@ def _shard_size(table: Any, most: int) -> int:
     if table.nbytes <= LONGEST_SHARD:
         return most
     strings = [column for column in table.columns if str(column.type).endswith(("string", "binary"))]
-    ends = sum(np.cumsum(arrow().compute.binary_length(each).fill_null(0), dtype=np.int64) for each in strings)
+    ends = sum(np.cumsum(arrow().compute.binary_length(column).fill_null(0), dtype=np.int64) for column in strings)
     return max(1, min(most, int(np.searchsorted(ends, LONGEST_SHARD, "right"))))
 
 
@@ -182,11 +179,11 @@ def _computed(
     if bad and not skip:
         advice = f"{NO_TEXT}; ", Option("bad_rows", "skip"), " leaves such rows out"
         raise error_of(ValueError, *advice, place=places[bad[0]])
-    truncated, vectors, chunks = list[int](), list[Any](), [*chunked(good, pipeline.chunk)]
+    truncated, vectors, chunks = list[Truncated](), list[Any](), [*chunked(good, pipeline.chunk)]
     stream = pipeline.noting(truncated).stream(([texts[i] for i in rows] for rows in chunks), prefetching=True)
     try:
-        for rows, made in zip(chunks, stream, strict=True):
-            vectors.append(TokenVectors.of(made, "vectors") if model.result == "tokens" else made)
+        for rows, part in zip(chunks, stream, strict=True):
+            vectors.append(TokenVectors.of(part, "vectors") if model.result == "tokens" else part)
             progress(meta["read"] + rows[-1] + 1)
     except (TokenizerError, ValueError):
         _refuse_text([texts[i] for i in good], [places[i] for i in good], model)
@@ -194,7 +191,7 @@ def _computed(
     if bad:  # these texts may be the last of the input
         progress(meta["read"] + len(texts))
     if vectors and meta["precision"] in STEPS and "ranges" not in meta:
-        if len(numbers := np.concatenate([rows_of(each) for each in vectors])) < 2:
+        if len(numbers := np.concatenate([rows_of(part) for part in vectors])) < 2:
             wrong = " takes its ranges from the first shard, which has one vector; pass more rows, or another precision"
             raise error_of(ValueError, Option("precision", meta["precision"]), wrong)
         meta = {**meta, "ranges": ranges_of(numbers).tolist()}
@@ -204,6 +201,7 @@ def _computed(
         "read": meta["read"] + len(texts),
         "rows": meta["rows"] + len(good),
         "cut": meta["cut"] + len(truncated),
+        "truncated": len(truncated),
         "skipped": meta["skipped"] + len(bad),
         "left_out": [f"{places[i]}: {NO_TEXT}" for i in bad],
         "at": meta["read"] + good[-1] if good else None,
@@ -233,11 +231,11 @@ def locked(folder: Path) -> Iterator[Callable[[], None]]:
 
     if folder.is_file():
         raise NotADirectoryError(f"{folder} is a file; name a folder, new or to be continued")
-    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    new = [missing for missing in (folder, *folder.parents) if not missing.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     with naming(folder):
-        for each in new:
-            sync_folder(each.parent)
+        for missing in new:
+            sync_folder(missing.parent)
     shards_of(folder)  # raises for a folder that is not ours, before the lock is made
     path = folder / LOCK
     lock = FileLock(path)
@@ -265,26 +263,24 @@ def locked(folder: Path) -> Iterator[Callable[[], None]]:
         lock.release()
 
 
-def _write(folder: Path, check: Callable[[], None], shard: tuple[Any, list[Any], Metadata]) -> None:
-    """Write a shard: its rows that have a text, their vectors in chunks, and its metadata."""
-    table, vectors, meta = shard
-    if meta["result"] != "sparse":
-        vectors = [
-            changed(each, lambda rows: quantized(rows, meta["precision"], meta.get("ranges"))) for each in vectors
-        ]
-    column = arrow().chunked_array([column_of(each) for each in vectors or [no_vectors(meta)]])
+def _write(folder: Path, table: Any, vectors: list[Any], meta: Metadata, check: Callable[[], None]) -> Metadata:
+    """Write a shard: its rows that have a text, their vectors in chunks, and its metadata, which are returned."""
+    if meta["precision"] != "float32":
+        smaller = partial(quantized, precision=meta["precision"], ranges=meta.get("ranges"))
+        vectors = [changed(part, smaller) for part in vectors]
+    column = arrow().chunked_array([column_of(part) for part in vectors or [no_vectors(meta)]])
     table = table.filter(table[meta["text_column"]].is_valid()).select([*meta["columns"]])
     path = folder / f"vectors-{meta['shards'] - 1:05}.{meta['format']}"
     try:
-        write_shard(path, table.append_column(VECTOR, column), meta, check)
+        return write_shard(path, table.append_column(VECTOR, column), meta, check)
     except OSError as error:
         check()  # the folder may have been moved
         advice = "the shards before it are complete; solve this, and run the same command to continue"
         raise OSError(error.errno, f"{error.strerror}; {advice}", error.filename) from None
 
 
-def write_shard(path: Path, table: Any, meta: Metadata, check: Callable[[], None]) -> None:
-    """Write a shard with its metadata; `check` is called before the file gets its name."""
+def write_shard(path: Path, table: Any, meta: Metadata, check: Callable[[], None]) -> Metadata:
+    """Write a shard, add checksums to its metadata and return them; `check`: called before the file gets its name."""
     pa = arrow()
     table = table.combine_chunks()
     meta = {**meta, "sha256": {name: checksum(table[name]) for name in table.column_names}}
@@ -299,18 +295,19 @@ def write_shard(path: Path, table: Any, meta: Metadata, check: Callable[[], None
             # dictionaries and compression save next to nothing on a vector's numbers, and cost time
             parquet.write_table(table, file, use_dictionary=False, compression="none")
         check()
+    return meta
 
 
 def column_of(vectors: Vectors) -> Any:
     """Return dense vectors, token vectors or sparse vectors as an Arrow array."""
     pa = arrow()
     if isinstance(vectors, list):
-        ids, weights = (np.concatenate(each) for each in zip((NO_IDS, NO_WEIGHTS), *vectors, strict=True))
+        ids, weights = (np.concatenate(parts) for parts in zip((NO_IDS, NO_WEIGHTS), *vectors, strict=True))
         pairs = pa.StructArray.from_arrays([pa.array(ids.astype(np.int32)), pa.array(weights)], ["id", "weight"])
-        return pa.LargeListArray.from_arrays(np.cumsum([0, *(len(each.ids) for each in vectors)]), pairs)
+        return pa.LargeListArray.from_arrays(np.cumsum([0, *(len(parts.ids) for parts in vectors)]), pairs)
     rows = rows_of(vectors)
-    made = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1])
-    return pa.LargeListArray.from_arrays(vectors.offsets, made) if isinstance(vectors, TokenVectors) else made
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1])
+    return pa.LargeListArray.from_arrays(vectors.offsets, lists) if isinstance(vectors, TokenVectors) else lists
 
 
 def no_vectors(meta: Metadata) -> Vectors:

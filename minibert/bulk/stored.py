@@ -58,9 +58,11 @@ PLACED: Metadata = {  # entries that differ from shard to shard; the counts incl
 SET: Metadata = {  # the settings that readers use; all shards of a folder have the same settings
     "text_column": str, "id_column": str | None, "columns": dict, "result": ("dense", "tokens", "sparse"), "dim": int,
     "precision": (*PRECISIONS,), "similarity": (*SIMILARITIES, *MAXSIMS), "normalized": bool,
-    "commit": str | None, "model_path": str, "model_sha256": dict,
+    "commit": str | None, "model_path": str,
 }  # fmt: skip
-MAY_DIFFER = ("model_path",)  # a continued run may find the model elsewhere
+IDENTITY, FILES = "identity", "model_sha256"  # the model: `Encoder.identity`, or in older folders the sha256 of files
+# a continued run may find the model elsewhere; "truncated" counts one shard's texts, "cut" those before it too
+MAY_DIFFER = ("model_path", "truncated")
 
 
 def shards_of(folder: Path) -> list[Path]:
@@ -70,15 +72,15 @@ def shards_of(folder: Path) -> list[Path]:
     for path in every:
         if not NAME.fullmatch(path.name) or path.is_symlink() or not path.is_file():
             raise ValueError(f"{folder}: it holds {path.name!r}, so `bulk` has not made it; name another folder")
-    found = [path for path in every if path.name.startswith("vectors")]
-    found.sort(key=lambda path: int(path.stem.removeprefix("vectors-")))  # by name, 100000 comes before 99999
-    for number, path in enumerate(found):
+    shards = [path for path in every if path.name.startswith("vectors")]
+    shards.sort(key=lambda path: int(path.stem.removeprefix("vectors-")))  # by name, 100000 comes before 99999
+    for number, path in enumerate(shards):
         if path.stem != f"vectors-{number:05}":
             if path.stem == f"vectors-{number - 1:05}":
-                raise ValueError(f"{path}: {found[number - 1].name} has this number too; delete the one not of bulk")
-            wanted = folder / f"vectors-{number:05}{found[0].suffix}"
+                raise ValueError(f"{path}: {shards[number - 1].name} has this number too; delete the one not of bulk")
+            wanted = folder / f"vectors-{number:05}{shards[0].suffix}"
             raise ValueError(f"{wanted}: missing, {path.name} stands in its place; {MEND}")
-    return found
+    return shards
 
 
 def _opened(path: Path, rows: int = BLOCK, columns: list[str] | None = None) -> tuple[Any, int, Iterator[Any]]:
@@ -105,11 +107,11 @@ def _described(path: Path) -> tuple[Metadata, int, Any]:
     """Read a shard's metadata, the number of its rows, and its schema."""
     with _reading(path):
         schema, rows, _ = _opened(path)
-        found = (schema.metadata or {}).get(KEY)
-    if found is None:
+        stored = (schema.metadata or {}).get(KEY)
+    if stored is None:
         raise ValueError(f"{path}: it has no settings of `bulk`, so `bulk` has not written it; {MEND}")
     try:
-        meta = json.loads(found)
+        meta = json.loads(stored)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: its metadata are not readable as JSON ({error}); {MEND}") from None
     if not isinstance(meta, dict):
@@ -118,6 +120,8 @@ def _described(path: Path) -> tuple[Metadata, int, Any]:
         value = meta.get(name)
         if name not in meta or not (value in kind if isinstance(kind, tuple) else isinstance(value, kind)):
             raise ValueError(f"{path}: its metadata have {value!r:.200} as {name}, which `bulk` never writes; {MEND}")
+    if not (isinstance(meta.get(IDENTITY), str) or isinstance(meta.get(FILES), dict)):
+        raise ValueError(f"{path}: its metadata have neither {IDENTITY} nor {FILES} of a model; {MEND}")
     if {*schema.names} != {*meta["columns"], VECTOR}:
         raise ValueError(f"{path}: its columns are not those that its metadata name; {MEND}")
     return meta, rows, schema
@@ -130,7 +134,7 @@ def difference(meta: Metadata, wanted: Metadata) -> tuple[str, Any, Any] | None:
         if before != value and name not in (*PLACED, *MAY_DIFFER):
             if isinstance(before, dict) and isinstance(value, dict):
                 keys = [key for key in {**before, **value} if before.get(key) != value.get(key)]
-                before, value = ({key: each.get(key) for key in keys} for each in (before, value))
+                before, value = ({key: settings.get(key) for key in keys} for settings in (before, value))
             return name, before, value
     return None
 
@@ -147,8 +151,8 @@ def compared(folder: Path) -> tuple[list[Path], list[int], Metadata]:
         wrong = ""
         if meta["shards"] != number + 1:
             wrong = f"it was written as shard {meta['shards'] - 1}"
-        elif found := difference(meta, before):
-            name, value, other = found
+        elif changed_setting := difference(meta, before):
+            name, value, other = changed_setting
             wrong = f"it was made with {name} {value!r:.200}, and {paths[number - 1].name} with {other!r:.200}"
         elif before and before["last"]:
             wrong = f"it is one too many, since {paths[number - 1].name} is the last shard of its run"
@@ -182,9 +186,7 @@ def finished(folder: Path) -> tuple[list[Path], list[int], Metadata]:
     if not shards:
         raise ValueError(f"{folder}: it holds no shard; name a folder that bulk wrote")
     if not meta["last"]:
-        raise ValueError(
-            f"{folder}: not complete; run `bulk` again as before, and it continues after {shards[-1].name}"
-        )
+        raise ValueError(f"{folder}: not complete; run `bulk` again as before to continue after {shards[-1].name}")
     return shards, ends, meta
 
 
@@ -197,8 +199,8 @@ def check_folder(folder: Path) -> tuple[int, int]:
     for path in shards:
         wanted = metadata_of(path)["sha256"]
         with _reading(path):
-            schema, _, found = _opened(path)
-            table = arrow().Table.from_batches(found, schema)
+            schema, _, stored_batches = _opened(path)
+            table = arrow().Table.from_batches(stored_batches, schema)
         for name in table.column_names:
             if checksum(table[name]) != wanted.get(name):
                 raise ValueError(f"{path}: damaged, its column {name!r} has changed since it was written; {MEND}")
@@ -208,19 +210,19 @@ def check_folder(folder: Path) -> tuple[int, int]:
 def checksum(column: Any) -> str:
     """Return the sha256 of a column's values, as Arrow serializes them: the same for any file format and batch size."""
     pa = arrow()
-    found, whole = hashlib.sha256(b"%d" % len(column)), column.combine_chunks()
+    digest, whole = hashlib.sha256(b"%d" % len(column)), column.combine_chunks()
     for part in (whole.is_null(), whole.drop_null()):
         part = pa.concat_arrays([part, part.slice(0, 0)])  # a copy: its buffers begin at its first value
-        found.update(pa.ipc.read_message(pa.record_batch([part], ["values"]).serialize()).body)
-    return found.hexdigest()
+        digest.update(pa.ipc.read_message(pa.record_batch([part], ["values"]).serialize()).body)
+    return digest.hexdigest()
 
 
 def vectors_in(column: Any) -> Vectors:
     """Return the vectors that an Arrow array holds, without a copy if it has no nulls."""
     types = arrow().types
     if types.is_fixed_size_list(column.type):
-        found: Array = column.flatten().to_numpy().reshape(len(column), column.type.list_size)
-        return found
+        rows: Array = column.flatten().to_numpy().reshape(len(column), column.type.list_size)
+        return rows
     offsets, inside = column.offsets.to_numpy() - column.offsets[0].as_py(), column.flatten()
     if not types.is_struct(inside.type):
         return TokenVectors(cast(Array, vectors_in(inside)), offsets)
@@ -295,10 +297,10 @@ class StoredVectors:
         """Yield all stored vectors, a few thousand at a time: (m, dim), for `BITS` (m, ceil(dim / 8))."""
         size = TEXTS if self.late or self.sparse else BLOCK
         for path in self._shards:
-            found = self._maps.get(path) or batches(path, size, [VECTOR])
+            stored_batches = self._maps.get(path) or batches(path, size, [VECTOR])
             if path.suffix == ".arrow" and len(self._maps) < MAPS:
-                found = self._maps[path] = [*found]
-            for batch in found:
+                stored_batches = self._maps[path] = [*stored_batches]
+            for batch in stored_batches:
                 for start in range(0, len(batch), size):
                     yield vectors_in(batch.column(0).slice(start, size))
 
@@ -315,23 +317,22 @@ class StoredVectors:
         if name not in self.meta["columns"]:
             known = ", ".join(map(repr, self.meta["columns"]))
             raise ValueError(f"{self.path} has no column {name!r}; it has {known}")
-        found: dict[int, Any] = {}
+        values: dict[int, Any] = {}
         wanted, start = sorted({int(number) for number in numbers}), 0
         for path, end in zip(self._shards, self._ends, strict=True):
             some = [row for row in wanted if start <= row < end]
             for batch in batches(path, BLOCK, [name]) if some else ():
-                found.update(
-                    (row, batch.column(0)[row - start].as_py()) for row in some if 0 <= row - start < len(batch)
-                )
+                inside = [row for row in some if 0 <= row - start < len(batch)]
+                values.update((row, batch.column(0)[row - start].as_py()) for row in inside)
                 start += len(batch)
             start = end
-        return found
+        return values
 
 
 def _sparse_dots(queries: list[SparseVector], block: list[SparseVector], width: int) -> Array:
     """Multiply only the entries that are not zero: as dense rows, a million vectors would take 120 GB."""
-    ids, weights = (np.concatenate(each) for each in zip(*block, strict=True))
-    rows = np.repeat(np.arange(len(block)), [len(each.ids) for each in block])
+    ids, weights = (np.concatenate(parts) for parts in zip(*block, strict=True))
+    rows = np.repeat(np.arange(len(block)), [len(parts.ids) for parts in block])
     dense = np.zeros((len(queries), width), np.float32)
     for y, query in zip(dense, queries, strict=True):
         y[query.ids] = query.weights

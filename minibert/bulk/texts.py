@@ -57,17 +57,18 @@ class Texts:
         if self.names.count(STDIN) > 1 or (STDIN, "parquet") in zip(self.names, self._forms, strict=True):
             raise ValueError("stdin can be read once, and not as Parquet, which is read from its end; name files")
         self._stdin: Iterator[Record] | None = None  # its first rows have been read to find its columns
-        found = [self._columns(*each, keep, id_column or ID) for each in zip(self.names, self._forms, strict=True)]
-        self.expected = None if STDIN in self.names else sum(rows for _, rows in found)
-        self._refuse_mixed_ids(id_column or ID, [schema for schema, _ in found])
+        files = zip(self.names, self._forms, strict=True)
+        columns_of_files = [self._columns(*file, keep, id_column or ID) for file in files]
+        self.expected = None if STDIN in self.names else sum(rows for _, rows in columns_of_files)
+        self._refuse_mixed_ids(id_column or ID, [schema for schema, _ in columns_of_files])
         where = shown_file(self.names[0])
         with reading(where, "one table with the other files", pa.ArrowException):
-            together = pa.unify_schemas([schema for schema, _ in found], promote_options="permissive")
+            together = pa.unify_schemas([schema for schema, _ in columns_of_files], promote_options="permissive")
         self.id_column = id_column or (ID if ID in together.names else None)
         flat = [field.name for field in together if not pa.types.is_nested(field.type)]
         needed = {text_column: "text_column", **dict.fromkeys(keep or (), "keep")}
         needed = {self.id_column: "id_column", **needed} if self.id_column else needed
-        for name in [each for each in needed if each not in flat]:
+        for name in [name for name in needed if name not in flat]:
             known = ", ".join(map(repr, flat)) or "none"
             wrong = f"expected a flat column {name!r}; there are {known}; name another with "
             raise error_of(ValueError, wrong, Option(needed[name]), place=where)
@@ -111,13 +112,11 @@ class Texts:
         kinds: dict[str, tuple[str, str]] = {}
         for name, schema in zip(self.names, schemas, strict=True):
             if ids in schema.names:
-                found = str(schema.field(ids).type)
-                kinds.setdefault(re.sub(r"^(large_|u)|\W.*|\d+", "", found), (name, found))
+                kind = str(schema.field(ids).type)
+                kinds.setdefault(re.sub(r"^(large_|u)|\W.*|\d+", "", kind), (name, kind))
         if len(kinds) > 1:
-            (first, before), (name, found), *_ = kinds.values()
-            wrong = (
-                f"column {ids!r} holds {found}, and {before} in {shown_file(first)}: as one type an id would change; "
-            )
+            (first, before), (name, kind), *_ = kinds.values()
+            wrong = f"column {ids!r} holds {kind}, and {before} in {shown_file(first)}: as one type ids would change; "
             advice = "convert one, or name another column with ", Option("id_column")
             raise error_of(ValueError, wrong, *advice, place=shown_file(name))
 
@@ -153,7 +152,7 @@ class Texts:
                     raise pa.ArrowTypeError
                 kinds[column] = _plain(pa.array([*values.values()]).type)
             except (pa.ArrowException, OverflowError) as error:
-                shown = "values of several types, " + " and ".join(sorted(each.__name__ for each in values))
+                shown = "values of several types, " + " and ".join(sorted(kind.__name__ for kind in values))
                 if isinstance(error, OverflowError):
                     shown = "an integer of more than 64 bits"
                 if column == ids:
@@ -169,7 +168,7 @@ class Texts:
         pa = arrow()
         if form == "parquet":
             with _parquet(name) as file:
-                names = [each for each in file.schema_arrow.names if each in self._stored.names]
+                names = [name for name in file.schema_arrow.names if name in self._stored.names]
                 for batch in file.iter_batches(ROWS, columns=names, use_threads=False):
                     yield pa.Table.from_batches([batch])
             return
@@ -239,9 +238,9 @@ def _json(lines: Iterable[bytes]) -> Iterator[Record]:
     for line in filter(bytes.strip, lines):  # an empty line is not a row
         record = {}
         with suppress(ValueError, RecursionError):
-            found = json.loads(line.decode())
-            if isinstance(found, dict) and (b"\\u" not in line or _is_utf8([*found, *found.values()])):
-                record = found  # it has no lone surrogate, as "\ud800" is
+            value = json.loads(line.decode())
+            if isinstance(value, dict) and (b"\\u" not in line or _is_utf8([*value, *value.values()])):
+                record = value  # it has no lone surrogate, as "\ud800" is
         yield record
 
 
@@ -252,8 +251,8 @@ def _csv(lines: Iterable[bytes], where: str) -> Iterator[Record]:
     with reading(where, "CSV", csv.Error):
         names = next(reader, [])
     if len({*names}) < len(names) or not names or not _is_utf8(names):
-        found = ", ".join(map(ascii, names)) or "nothing"
-        raise ValueError(f"{where}: expected a first line with names of columns, each once, found {found}")
+        shown_names = ", ".join(map(ascii, names)) or "nothing"
+        raise ValueError(f"{where}: expected a first line with names of columns, each once, found {shown_names}")
     while True:
         try:
             if (fields := next(reader, None)) is None:
@@ -270,7 +269,7 @@ def _csv(lines: Iterable[bytes], where: str) -> Iterator[Record]:
 
 def _is_utf8(values: Iterable[Any]) -> bool:
     try:
-        "".join(each for each in values if isinstance(each, str)).encode()
+        "".join(value for value in values if isinstance(value, str)).encode()
     except UnicodeEncodeError:
         return False
     return True
@@ -278,10 +277,10 @@ def _is_utf8(values: Iterable[Any]) -> bool:
 
 def _size(name: str) -> int:
     with reading(shown_file(name), "a file"):
-        found = Path(name).stat()
-    if S_ISDIR(found.st_mode):
+        status = Path(name).stat()
+    if S_ISDIR(status.st_mode):
         raise IsADirectoryError(f"{name} is a folder; name the files in it, as in {Path(name, '*.parquet')}")
-    return found.st_size
+    return status.st_size
 
 
 def _form(name: str) -> str:

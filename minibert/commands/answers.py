@@ -41,37 +41,37 @@ def bars(named: Sequence[tuple[str, float]], quote: str = "") -> list[str]:
 
 
 def _word_bars(words: Sequence[dict[str, Any]], quote: str = "") -> list[str]:
-    return bars([(each["token_str"], each["score"]) for each in words], quote)
+    return bars([(word["token_str"], word["score"]) for word in words], quote)
 
 
 def _nearest(arguments: Any) -> Answers:
     with load_layer(arguments) as layer:  # every row is read
-        found = [layer.nearest(word, arguments.k) for word in arguments.texts]
-    for near in found:
+        answers = [layer.nearest(word, arguments.k) for word in arguments.texts]
+    for near in answers:
         yield beside([token for token, _ in near], (f"{cosine:7.4f}" for _, cosine in near))
 
 
 def _fill(arguments: Any) -> Answers:
     with load_model(arguments) as encoder:
-        found = encoder.fill(arguments.texts, arguments.k)
-    for masks in found:
+        answers = encoder.fill(arguments.texts, arguments.k)
+    for masks in answers:
         titles = [[f"mask {number}"] if len(masks) > 1 else [] for number, _ in enumerate(masks, 1)]
         yield [line for title, words in zip(titles, masks, strict=True) for line in (*title, *_word_bars(words))]
 
 
 def _next(arguments: Any) -> Answers:
     with load_model(arguments) as encoder:
-        found = encoder.next_words(arguments.texts, arguments.k)
-    yield from (_word_bars(words, quote='"') for words in found)
+        answers = encoder.next_words(arguments.texts, arguments.k)
+    yield from (_word_bars(words, quote='"') for words in answers)
 
 
 def _classify(arguments: Any) -> Answers:
     with load_model(arguments) as encoder:
         encoder.max_seq_length = encoder.max_length  # longer texts are truncated and counted
-        found = encoder.classify(arguments.texts, arguments.k)
+        answers = encoder.classify(arguments.texts, arguments.k)
         encoded = encoder.sentence_tokenizer.encode(arguments.texts, None, True, encoder.max_seq_length)
-    yield from (bars([(each.label, each.probability) for each in labels]) for labels in found)
-    tell_truncated(sum(each.truncated > 0 for each in encoded))
+    yield from (bars([(label.label, label.probability) for label in labels]) for labels in answers)
+    tell_truncated((i, text.truncated) for i, text in enumerate(encoded) if text.truncated)
 
 
 class AnswerCommand(NamedTuple):

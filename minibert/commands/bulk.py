@@ -10,7 +10,7 @@ from typing import Any
 from minibert.files.reading import STDIN
 from minibert.models.open.options import SENTENCES, add_options, sentence_options
 
-from .common import Parser, add_model, add_prompts, from_hub, tell, tell_typing
+from .common import Parser, add_model, add_precision, add_prompts, from_hub, tell, tell_typing
 
 ABOUT = """Reads Parquet, JSON lines, CSV or plain lines, and writes their columns with the
 vectors in shards. Memory does not grow with the number of rows. If a run ends
@@ -23,7 +23,6 @@ EVERY = 5.0  # seconds between two lines of progress
 def declare(parser: Parser) -> None:
     """Add the arguments."""
     from minibert.bulk.texts import FORMATS, ID
-    from minibert.equations.quantization import PRECISIONS
 
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help="files; default, or -: each line of stdin is a text")
     parser.add_argument(
@@ -46,11 +45,7 @@ def declare(parser: Parser) -> None:
         help="the format of the shards: arrow is mapped, so `minibert search` reads it 20 times as fast (default); "
         "most other programs read parquet",
     )  # fmt: skip
-    parser.add_argument(
-        "--precision", choices=tuple(PRECISIONS), default="float32",
-        help="the format of the numbers: float32 (default), float16, a byte (int8, uint8) or a bit (binary, ubinary); "
-        "int8 and uint8 take their ranges from the first shard",
-    )  # fmt: skip
+    add_precision(parser, "the first shard")
     parser.add_argument(
         "--rows-per-shard", type=int, metavar="N",
         help="rows of the input in a shard; a run that ends early loses one shard at most (default: 4096; 16384 for "
@@ -109,14 +104,14 @@ def run(arguments: Any) -> None:
             kept = counted(last_metadata(folder).get("read", 0), "row")
             tell(f"stopped: {folder} keeps {kept}, and the same command continues after them")
             raise
-    made, of = counted(meta["rows"], "vector"), f"of {meta['dim']}"
+    vectors, of = counted(meta["rows"], "vector"), f"of {meta['dim']}"
     if meta["result"] != "dense":
-        made, of = f"{meta['result']} vectors of {counted(meta['rows'], 'text')},", f"{meta['dim']} numbers each,"
+        vectors, of = f"{meta['result']} vectors of {counted(meta['rows'], 'text')},", f"{meta['dim']} numbers each,"
     if remark := warn_few_vectors(arguments.precision, min(meta["rows"], meta["rows_per_shard"])):
         tell(remark)
     done = f"{folder} is complete" if before.get("last") else f"wrote {folder}"
     tell(
-        f"{done}: {made} {of} in {counted(meta['shards'], 'shard')}, "
+        f"{done}: {vectors} {of} in {counted(meta['shards'], 'shard')}, "
         f"{counted(meta['skipped'], 'row')} left out, {counted(meta['cut'], 'text')} truncated"
     )
 

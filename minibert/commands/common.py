@@ -20,8 +20,10 @@ from minibert.models.open.options import add_options, sentence_options
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
     from minibert.models.input_layer import EmbeddingLayer
+    from minibert.models.run.pipeline import Truncated
 
 DEFAULT_MODEL = "bert-base-uncased"
+NAMED = 20  # truncated texts that a message names
 BAR_AFTER = 1.0  # seconds; a shorter run shows no bar
 
 # bold, dim and plain; then control sequences but the tab, and characters that reverse the order of letters
@@ -36,7 +38,7 @@ def escaped(text: str, styled: bool = False) -> str:
     >>> print(escaped("name\x1b]0;title\x07 of\nit"))
     name\x1b]0;title\x07 of\nit
     """
-    return _STYLE_OR_CONTROL.sub(lambda found: found[0] if styled and found[1] else repr(found[0])[1:-1], text)
+    return _STYLE_OR_CONTROL.sub(lambda match: match[0] if styled and match[1] else repr(match[0])[1:-1], text)
 
 
 def refusal(command: str, wrong: str) -> str:
@@ -93,9 +95,8 @@ class Parser(argparse.ArgumentParser):
         if unknown and unknown[0].startswith("-"):
             self._refuse_option(unknown[0])
         if unknown:
-            self.error(
-                f"unexpected argument {' '.join(map(repr, unknown))}; put a text or a path of several words in quotes"
-            )
+            wrong = f"unexpected argument {' '.join(map(repr, unknown))}"
+            self.error(f"{wrong}; put a text or a path of several words in quotes")
         if hasattr(arguments, "model"):
             _settle_model(self, arguments)
         for name, option in (("k", "-k"), ("threads", "--threads")):
@@ -175,6 +176,17 @@ def add_whole(parser: Parser) -> None:
     parser.add_argument("--whole", action="store_true", help="fetch whole tables, not only the needed rows")
 
 
+def add_precision(parser: Parser, ranges: str) -> None:
+    """Add --precision; `ranges`: what int8 and uint8 take their ranges from."""
+    from minibert.equations.quantization import PRECISIONS
+
+    parser.add_argument(
+        "--precision", choices=tuple(PRECISIONS), default="float32",
+        help="the format of the numbers: float32 (default), float16, a byte (int8, uint8) or a bit (binary, ubinary); "
+        f"int8 and uint8 take their ranges from {ranges}",
+    )  # fmt: skip
+
+
 def add_prompts(parser: Any) -> None:
     """Add --prompt-name and --prompt."""
     parser.add_argument("--prompt-name", metavar="NAME", help="put the model's prompt with this name before each text")
@@ -242,11 +254,11 @@ def not_empty(lines: Iterable[list[str]], empty: list[int]) -> Iterator[list[str
 
 def texts_of(file: str, empty: list[int]) -> Iterator[str]:
     """Read the texts of a file, one per line; see `not_empty`. Raises ValueError for a file without a text."""
-    found = False
+    any_text = False
     for texts in not_empty(arriving_texts(file), empty):
-        found = True
+        any_text = True
         yield from texts
-    if not found:
+    if not any_text:
         raise ValueError(f"{shown_file(file)}: expected texts, one on each line, found none")
 
 
@@ -266,23 +278,43 @@ def coloured() -> bool:
 
 
 def tell(what: str) -> None:
-    """Print a message on stderr."""
-    print(f"minibert: {escaped(what)}", file=sys.stderr)
+    """Print a message on stderr, if there is one."""
+    if sys.stderr is not None:
+        print(f"minibert: {escaped(what)}", file=sys.stderr)
 
 
-def tell_truncated(count: int, what: str = "text") -> None:
-    """Print how many texts or pairs were truncated, if any."""
-    _tell_count(count, what, "truncated: too long for this model")
+def tell_truncated(
+    truncated: Iterable[Truncated], what: str = "text", line: str = "", empty: Sequence[int] = ()
+) -> None:
+    """Print which texts, pairs or questions were truncated, if any, and how many of their tokens were left out.
+
+    line: the name of one in the message, if it is not `what`. empty: the numbers of the lines that were skipped.
+    """
+    if not (found := sorted(truncated)):
+        return
+    some = [f"{count} of {line or what} {line_number(i, empty)}" for i, count in found[:NAMED]]
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    tell(
+        f"{len(found)} {what}{'s' * (len(found) > 1)} truncated: too long for this model; tokens left out: "
+        f"{', '.join(some)}{more}"
+    )
+
+
+def line_number(number: int, empty: Sequence[int]) -> int:
+    """Return the line, from 1, of text `number`, from 0. empty: the lines that were skipped, from 0, in order.
+
+    >>> [line_number(number, [0, 2]) for number in range(3)]
+    [2, 4, 5]
+    """
+    for skipped in empty:
+        number += skipped <= number
+    return number + 1
 
 
 def tell_empty(count: int) -> None:
     """Print how many empty lines were skipped, if any."""
-    _tell_count(count, "empty line", "skipped")
-
-
-def _tell_count(count: int, what: str, became: str) -> None:
-    if count and sys.stderr is not None:
-        tell(f"{count} {what}{'s' * (count > 1)} {became}")
+    if count:
+        tell(f"{count} empty line{'s' * (count > 1)} skipped")
 
 
 def print_lines(lines: Iterable[str], file: TextIO | None = None) -> None:

@@ -26,16 +26,16 @@ def run_distill(arguments: Any) -> None:
 
     bar = wants_bar(reads=False, prints=False)
     with load_model(arguments) as encoder:
-        made = distill(encoder, arguments.output, arguments.dims, show_progress_bar=bar)
-        print_lines(_told(made, encoder.dim))
+        model = distill(encoder, arguments.output, arguments.dims, show_progress_bar=bar)
+        print_lines(_described(model, encoder.dim))
 
 
-def _told(made: Any, width: int) -> Iterator[str]:
+def _described(model: Any, width: int) -> Iterator[str]:
     from minibert.show.text import size
 
-    yield f"{made.folder}: {made.tokens:,} tokens, {made.dims} numbers each"
-    yield f"size            {size(made.size)}"
-    yield f"components      {made.dims} of {width}, with {made.variance:.1%} of the variance"
+    yield f"{model.folder}: {model.tokens:,} tokens, {model.dims} numbers each"
+    yield f"size            {size(model.size)}"
+    yield f"components      {model.dims} of {width}, with {model.variance:.1%} of the variance"
     yield "weights         by Zipf's law"
 
 
@@ -55,12 +55,12 @@ def run_extract(arguments: Any) -> None:
     from minibert.models.open.extract import extract
     from minibert.show.text import size
 
-    made = extract(arguments.model, arguments.output, arguments.dtype, **from_hub(arguments))
-    share = made.bytes_after / made.bytes_before
+    model = extract(arguments.model, arguments.output, arguments.dtype, **from_hub(arguments))
+    share = model.bytes_after / model.bytes_before
     print_lines([
-        f"{made.folder}: {made.tensors} tensors",
-        f"before          {size(made.bytes_before)}",
-        f"after           {size(made.bytes_after)} ({share:.0%})",
+        f"{model.folder}: {model.tensors} tensors",
+        f"before          {size(model.bytes_before)}",
+        f"after           {size(model.bytes_after)} ({share:.0%})",
     ])  # fmt: skip
 
 
@@ -76,7 +76,7 @@ open the folder too.""",
     ),
     "extract": Command(
         """The folder has the config, the tokenizer and one safetensors file. Its vectors
-are the model's input. For a small model of what sentences mean, `minibert
+are the model's input. For a small model of sentence meanings, `minibert
 distill` is the better choice: its rows have passed the whole model.""",
         "minibert extract bert-base-uncased -o ./bert-input --dtype float16",
         declare_extract,

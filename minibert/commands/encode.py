@@ -17,8 +17,10 @@ from .common import (
     Command,
     Parser,
     add_model,
+    add_precision,
     add_prompts,
     add_whole,
+    line_number,
     load_layer,
     load_model,
     not_empty,
@@ -33,6 +35,8 @@ from .common import (
 if TYPE_CHECKING:
     import numpy as np
 
+    from minibert.models.run.pipeline import Truncated
+
 FEW_TEXTS = 32  # for at most this many, only the rows they need are fetched from the Hub
 
 
@@ -41,8 +45,6 @@ FEW_TEXTS = 32  # for at most this many, only the rows they need are fetched fro
 
 def declare_encode(parser: Parser) -> None:
     """Add the arguments."""
-    from minibert.equations.quantization import PRECISIONS
-
     add_texts(parser)
     parser.add_argument(
         "--task", choices=("query", "document"),
@@ -50,11 +52,7 @@ def declare_encode(parser: Parser) -> None:
              "other settings for the task",
     )  # fmt: skip
     parser.add_argument("--normalize", action="store_true", help="scale each vector to length 1")
-    parser.add_argument(
-        "--precision", choices=tuple(PRECISIONS), default="float32",
-        help="the format of the numbers: float32 (default), float16, a byte (int8, uint8) or a bit (binary, ubinary); "
-        "int8 and uint8 take their ranges from all texts, so all are read first",
-    )  # fmt: skip
+    add_precision(parser, "all texts, so all are read first")
     add_prompts(parser)
     add_options(parser, "sentences")
     add_model(parser, side=False, usual=SENTENCES, threads=True)
@@ -70,7 +68,7 @@ def run_encode(arguments: Any) -> None:
     from minibert.models.sentences.sentences import OUTPUTS, check_smaller
 
     ending_of(arguments.output, "mean")  # raises before anything is read
-    truncated: list[int] = []
+    truncated: list[Truncated] = []
     precision = arguments.precision
     chunks = chunks_of(arguments)
     with load_model(arguments) as encoder:
@@ -85,17 +83,16 @@ def run_encode(arguments: Any) -> None:
                 raise ValueError("--normalize is for dense vectors; leave it out")
             steps = encoder.pipeline(prompt_name, prompt, task=task).noting(truncated)
             _output_sparse(streamed(steps.stream, chunks, "encode", arguments), arguments.output)
-            tell_truncated(len(truncated))
+            _tell_truncated(truncated, arguments)
             return
-        steps = encoder.pipeline(prompt_name, prompt, normalize_embeddings=arguments.normalize, task=task).noting(
-            truncated
-        )
+        steps = encoder.pipeline(prompt_name, prompt, normalize_embeddings=arguments.normalize, task=task)
+        steps = steps.noting(truncated)
         parts = (part for chunk in chunks for part in chunked(chunk, steps.chunk))
         vectors, dim = streamed(steps.stream, parts, "encode", arguments), encoder.get_embedding_dimension()
         if precision != "float32":
             vectors, dim = _smaller(vectors, precision), -(-dim // 8) if precision in BITS else dim
         output_vectors(vectors, dim, np.dtype(PRECISIONS[precision]), pooling, arguments.output, ending)
-    tell_truncated(len(truncated))
+    _tell_truncated(truncated, arguments)
 
 
 def _output_sparse(vectors: Iterator[Any], output: Path | None) -> None:
@@ -106,12 +103,12 @@ def _output_sparse(vectors: Iterator[Any], output: Path | None) -> None:
 
     if output is None:
         for chunk in vectors:
-            print_lines(" ".join(f"{i}:{weight:.9g}" for i, weight in zip(*each, strict=True)) for each in chunk)
+            print_lines(" ".join(f"{i}:{weight:.9g}" for i, weight in zip(*vector, strict=True)) for vector in chunk)
         return
-    every = [each for chunk in vectors for each in chunk]
+    every = [vector for chunk in vectors for vector in chunk]
     none = np.empty(0, np.int64), np.empty(0, np.float32)
-    ids, weights = (np.concatenate(each) for each in zip(none, *every, strict=True))
-    offsets = np.cumsum([0, *(len(each.ids) for each in every)])
+    ids, weights = (np.concatenate(parts) for parts in zip(none, *every, strict=True))
+    offsets = np.cumsum([0, *(len(vector.ids) for vector in every)])
     arrays = {"ids": ids, "weights": weights, "offsets": offsets}
     write_arrays(output, arrays)
     tell(f"wrote {output}: " + ", ".join(f"{name} {array.shape}" for name, array in arrays.items()))
@@ -154,12 +151,13 @@ def run_embed(arguments: Any) -> None:
     pooling = None if arguments.pooling == "none" else arguments.pooling
     ending = ending_of(arguments.output, pooling)
     chunks = chunks_of(arguments)
-    first, truncated = next(chunks, []), list[int]()
+    first = next(chunks, [])
+    truncated: list[Truncated] = []
     with load_layer(arguments, lazy=len(first) <= FEW_TEXTS and not arguments.whole) as layer:
         steps = layer.pipeline(pooling, arguments.normalize, arguments.truncate, arguments.threads).noting(truncated)
         vectors = streamed(steps.stream, chain([first], chunks), "embed", arguments)
         output_vectors(vectors, layer.dim, layer.dtype, pooling, arguments.output, ending)
-    tell_truncated(len(truncated))
+    _tell_truncated(truncated, arguments)
 
 
 # -- texts in, vectors out -----------------------------------------------------------------------------------------
@@ -187,10 +185,8 @@ def ending_of(output: Path | None, pooling: str | None) -> str:
         return ""
     ending = output_ending(output, (".npy", ".safetensors") if pooling else (".safetensors", ".npy"))
     if pooling is None and ending == ".npy":
-        raise ValueError(
-            f"{output}: texts have different numbers of tokens or weights, and a .npy file holds one array; use "
-            ".safetensors, which gets offsets too: text i has the rows offsets[i] to offsets[i + 1] - 1"
-        )
+        wrong = f"{output}: a .npy file holds one array, and texts have different numbers of tokens or weights"
+        raise ValueError(f"{wrong}; use .safetensors, which gets offsets: text i begins at row offsets[i]")
     return ending
 
 
@@ -214,9 +210,7 @@ def _refuse_files(texts: list[str]) -> None:
 
     for text in texts:
         if Path(text).suffix.lower() in ENDINGS and os.path.isfile(text):  # noqa: PTH113  Path fails for a long text
-            raise ValueError(
-                f"{text!r} is a file, not a text; `minibert bulk {text} -o FOLDER` reads the texts of files"
-            )
+            raise ValueError(f"{text!r} is a file, not a text; `minibert bulk {text} -o FOLDER` reads its texts")
 
 
 def streamed(
@@ -238,16 +232,15 @@ def streamed(
     tell_empty(len(arguments.empty))
 
 
+def _tell_truncated(truncated: list[Truncated], arguments: Any) -> None:
+    """Print which arguments or lines of stdin were truncated."""
+    tell_truncated(truncated, line="line" if arguments.from_stdin else "", empty=arguments.empty)
+
+
 def _of_line(error: ValueError, empty: list[int]) -> ValueError:
     """Return an error about text i with its line of stdin. empty: the numbers of the lines left out, from 0."""
-
-    def line(text: Text) -> int:
-        number = text.number
-        for skipped in empty:
-            number += skipped <= number
-        return number + 1
-
-    parts = (f"line {line(part)} of stdin" if isinstance(part, Text) else part for part in parts_of(error))
+    every = parts_of(error)
+    parts = (f"line {line_number(part.number, empty)} of stdin" if isinstance(part, Text) else part for part in every)
     return error_of(type(error), *parts)
 
 
@@ -275,8 +268,8 @@ COMMANDS = {
 folder names. stderr says how many texts were truncated.
 
 Prints one vector per line, with all digits, as soon as its text is read. A
-model of late interaction (MultiVectorEncoder) gives a line for each token, and
-an empty line after each text; a SparseEncoder gives a line of id:weight. Their
+model of late interaction (MultiVectorEncoder) prints a line for each token, and
+an empty line after each text; a SparseEncoder prints a line of id:weight. Their
 files end in .safetensors.""",
         'minibert encode -m ./all-MiniLM-L6-v2 "a text" "another text" -o vectors.npy',
         declare_encode,

@@ -1,26 +1,39 @@
-"""`minibert explain`: the steps of one text through the input layer or a block; on a terminal or as a page."""
+"""`minibert explain`, `info` and `plot`: one text step by step, a model's parts and uses, a picture of its numbers."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from warnings import catch_warnings, simplefilter
 
-from .common import Parser, add_model, add_whole, coloured, load_layer, load_model, print_lines, shown_name, tell
+from .common import (
+    Command,
+    Parser,
+    add_model,
+    add_whole,
+    coloured,
+    from_hub,
+    load_layer,
+    load_model,
+    print_lines,
+    shown_name,
+    tell,
+)
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
     from minibert.models.input_layer import EmbeddingLayer
 
-ABOUT = """Each step with its name, shape, formula, its function in minibert.equations, and
-the first numbers of one token."""
-EXAMPLE = 'minibert explain "We lived above the clouds"'
+# -- explain -------------------------------------------------------------------------------------------------------
 
 
-def declare(parser: Parser) -> None:
+def declare_explain(parser: Parser) -> None:
     """Add the arguments."""
-    parser.add_argument("text", metavar="TEXT", nargs="?", help="needed, except with --live")
+    parser.add_argument("text", metavar="TEXT", nargs="?", help="the text; optional with --live")
     parser.set_defaults(without_text=lambda: parser.error("the following arguments are required: TEXT"))
     parser.add_argument("--pair", metavar="TEXT", help="a second text, to see token types; an empty one is ignored")
     parser.add_argument("--block", type=int, metavar="N", help="show this block instead of the layer, counted from 0")
@@ -39,27 +52,26 @@ def declare(parser: Parser) -> None:
     add_whole(parser)
 
 
-def run(arguments: Any) -> int:
+def run_explain(arguments: Any) -> None:
     """Print the steps, or write the page, or serve one that computes."""
     if arguments.live:
-        return _serve_page(arguments)
+        _serve_page(arguments)
+        return
     if arguments.text is None:
         arguments.without_text()
     if arguments.port or arguments.no_browser:
         raise ValueError(f"--{'port' if arguments.port else 'no-browser'} is an option of --live; add --live")
     if arguments.beside is not None and arguments.html is None:
         raise ValueError("--beside compares two texts on a page; add --html page.html")
-    if any(given is not None for given in (arguments.block, arguments.head)):
+    if arguments.block is not None or arguments.head is not None:
         _explain_block(arguments)
-        return 0
-    if arguments.html is not None:
+    elif arguments.html is not None:
         _write_page(arguments, arguments.html)
-        return 0
-    from minibert.show.explain import explain
+    else:
+        from minibert.show.explain import explain
 
-    with load_layer(arguments, lazy=not arguments.whole) as layer:
-        print_lines(explain(layer, arguments.text, arguments.pair, coloured(), arguments.truncate))
-    return 0
+        with load_layer(arguments, lazy=not arguments.whole) as layer:
+            print_lines(explain(layer, arguments.text, arguments.pair, coloured(), arguments.truncate))
 
 
 def _write_page(arguments: Any, html: Path) -> None:
@@ -68,27 +80,22 @@ def _write_page(arguments: Any, html: Path) -> None:
 
     output_ending(html, (".html", ".htm"))
     with load_layer(arguments, lazy=not arguments.whole) as layer, _with_blocks(arguments, layer) as model:
-        written = page(
-            model, arguments.text, arguments.pair, arguments.truncate, shown_name(arguments.model), arguments.beside
-        )
-        write_output(html, written.encode())
+        name, pair, beside = shown_name(arguments.model), arguments.pair, arguments.beside
+        write_output(html, page(model, arguments.text, pair, arguments.truncate, name, beside).encode())
     tell(f"wrote {html}")
 
 
-def _serve_page(arguments: Any) -> int:
+def _serve_page(arguments: Any) -> None:
     """Serve the page that computes, until Ctrl-C."""
     import webbrowser
 
-    from minibert.show.live import Live
-    from minibert.show.live_server import LiveServer
+    from minibert.show.live import Live, LiveServer
 
     from .serve import listen
 
     for name in ("html", "pair", "block", "head", "beside"):
         if getattr(arguments, name) is not None:
-            raise ValueError(
-                f"--live shows every block, head and token, and takes a second text there; leave out --{name}"
-            )
+            raise ValueError(f"--live shows every block and head, and has a second text; leave out --{name}")
     arguments.whole = True  # a page that computes needs the whole model
     with load_layer(arguments) as layer, _with_blocks(arguments, layer) as model:
         live = Live(model, shown_name(arguments.model))
@@ -99,7 +106,6 @@ def _serve_page(arguments: Any) -> int:
             if not arguments.no_browser and has_browser():
                 webbrowser.open(server.url)
             server.serve_forever()
-    return 0
 
 
 def has_browser() -> bool:
@@ -135,5 +141,128 @@ def _explain_block(arguments: Any) -> None:
     from minibert.show.explain import explain_block
 
     with load_model(arguments) as encoder:
-        given = arguments.pair, coloured(), arguments.truncate
-        print_lines(explain_block(encoder, arguments.text, arguments.block, arguments.head or 0, *given))
+        choices = arguments.pair, coloured(), arguments.truncate
+        print_lines(explain_block(encoder, arguments.text, arguments.block, arguments.head or 0, *choices))
+
+
+# -- info ----------------------------------------------------------------------------------------------------------
+
+
+def declare_info(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_model(parser, argument=True)
+
+
+def run_info(arguments: Any) -> None:
+    """Print the modules, the sizes and the identity."""
+    from minibert.models.open.load import assemble, family_of, open_model
+    from minibert.show.info import info, info_json
+
+    opened = open_model(arguments.model, **from_hub(arguments), lazy=True)  # only sizes are needed
+    family = family_of(opened)
+    source = opened.source()
+    with assemble(opened, source, family, arguments.side) as layer:
+        whole = None if layer.side == "decoder" else partial(_identity, opened.lasting, opened.commit)
+        sources = layer, opened.root, source, opened.where, whole
+        print_lines([json.dumps(info_json(*sources), ensure_ascii=False)] if arguments.json else info(*sources))
+
+
+def _identity(name: str, commit: str | None) -> str:
+    """Compute the identity of a model. Raises CheckpointError if its weights are not all on this machine."""
+    from minibert.errors import CheckpointError, HubError
+    from minibert.models.open.load_encoder import load_encoder
+
+    try:
+        with catch_warnings():
+            simplefilter("ignore")  # the other lines tell what is not read
+            with load_encoder(name, revision=commit, local_files_only=True, mmap=True, low_memory=True) as encoder:
+                return encoder.identity
+    except HubError:
+        raise CheckpointError("it is computed from all weights, and they are not on this machine") from None
+
+
+# -- plot ----------------------------------------------------------------------------------------------------------
+
+
+def declare_plot(parser: Parser) -> None:
+    """Add the arguments."""
+    from minibert.show.pictures import PICTURES
+
+    kinds = "\n".join(f"  {name:14} {each.about}" for name, each in PICTURES.items())
+    parser.epilog = f"pictures:\n{kinds}\n\n{parser.epilog}"
+    parser.add_argument("kind", choices=PICTURES, metavar="PICTURE", help="a picture from the list below")
+    parser.add_argument(
+        "--text", metavar="TEXT", help="the text for sum, attention, terms and patching; rows shows its first token"
+    )
+    parser.add_argument("--other", metavar="TEXT", help="for patching: another text of as many tokens")
+    parser.add_argument(
+        "--token", type=int, metavar="N",
+        help="for sum and rows: the token at this position, as explain counts; for patching: the predicting token",
+    )  # fmt: skip
+    parser.add_argument("--block", type=int, metavar="N", help="for attention: the block, counted from 0")
+    parser.add_argument("--head", type=int, metavar="N", help="for attention: the head, counted from 0")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="FILE.svg, .png or .pdf (default: a window)")
+    add_model(parser)
+
+
+def run_plot(arguments: Any) -> None:
+    """Write the picture, or show it in a window."""
+    output: Path | None = arguments.output
+    try:
+        import matplotlib as mpl
+    except ModuleNotFoundError:
+        raise ImportError("plot needs matplotlib: pip install 'matplotlib>=3.9'") from None
+    from minibert.files.writing import output_ending, refuse_model_file
+    from minibert.show.pictures import PICTURES, picture
+    from minibert.show.plot import FORMATS, save
+
+    if output is not None:
+        output_ending(output, FORMATS)
+        mpl.use("agg")  # draws without a window
+    import matplotlib.pyplot as plt
+
+    if output is None and plt.get_backend().lower() in ("agg", "cairo", "pdf", "pgf", "ps", "svg", "template"):
+        raise ValueError("there is no display to open a window on; write a file: -o FILE.svg, .png or .pdf")
+    needs_blocks = PICTURES[arguments.kind].needs_blocks
+    # most pictures show one small table
+    loaded = load_model(arguments) if needs_blocks else load_layer(arguments, lazy=True)
+    with loaded as layer:
+        if output is not None:
+            refuse_model_file(output)  # before anything is drawn
+        choices = {name: getattr(arguments, name) for name in ("text", "token", "block", "head", "other")}
+        figure = picture(arguments.kind, layer, model=shown_name(arguments.model), **choices)
+        if needs_blocks and (arguments.block is None) != (arguments.head is None):
+            tell(f"this is block {arguments.block or 0}, head {arguments.head or 0}; --block and --head choose another")
+        if output is None:
+            plt.show()
+        else:
+            save(figure, output)
+            tell(f"wrote {output}")
+
+
+COMMANDS = {
+    "explain": Command(
+        """Each step with its name, shape, formula, its function in minibert.equations, and
+the first numbers of one token.""",
+        'minibert explain "We lived above the clouds"',
+        declare_explain,
+        run_explain,
+    ),
+    "info": Command(
+        """The identity is one string for the parameters that are used, the tokenizer and
+all settings that change a vector: the same after a rename, a copy or in another
+number format. It is computed if all weights are on this machine.
+
+--json prints an object with the same lines: "modules" has the sizes of each
+module by its path, and each fact is a text under its name with _ for a space:
+family, vocabulary, width, longest_sequence, positions_here, in_attention,
+numbers, on_disk, tokenizer, blocks, blocks_on_disk, heads, not_read, made_for,
+sentence_vectors, token_vectors, queries, documents, longest_sentence, prompts,
+identity, same_bits. A fact that a model does not have is missing.""",
+        "minibert info gpt2",
+        declare_info,
+        run_info,
+    ),
+    "plot": Command("", 'minibert plot sum --text "We lived above the clouds" -o sum.svg', declare_plot, run_plot),
+}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,13 @@ from .common import Parser, add_k, add_model, add_prompts, from_hub, print_lines
 if TYPE_CHECKING:
     from minibert.bulk.stored import StoredVectors
     from minibert.models.open.load_encoder import TextModel
+    from minibert.models.run.pipeline import Truncated
 
 QUESTIONS = 512  # compared at once, in one reading of the folder
 RESULTS = 1 << 20  # results kept at once: with a large -k, fewer questions are compared together
 
 ABOUT = """Prints for each question the best rows: score, id and text, or the columns that
---show names. Every vector is compared; those of Arrow are memory-mapped, not
+--show names. Every vector is compared; Arrow files are memory-mapped, not
 loaded. Scores are the similarity that the model's folder names, usually the
 cosine. With one bit per number (binary, ubinary) the score is minus the Hamming
 distance, the number of bits that differ. A question gets the model's prompt
@@ -54,23 +56,27 @@ def run(arguments: Any) -> None:
 
     if bool(arguments.texts) == (arguments.questions is not None):
         raise ValueError("give questions as arguments, or a file of them with --questions; not both, not none")
-    truncated: list[int] = []
+    truncated: list[Truncated] = []
     stored = StoredVectors(arguments.folder)
     for name in arguments.show or ():
         stored.column(name, ())  # raises for a column that was not kept, before the model is opened
     model = _model(arguments, stored)
     with model.model:
         questions = arguments.texts or _read(arguments.questions)
-        steps = _steps(model, arguments.prompt_name, arguments.prompt).noting(truncated)
+        prompt_name, prompt = arguments.prompt_name, arguments.prompt
+        if prompt_name is prompt is None and "query" in model.model.prompts:
+            prompt_name = "query"
+        steps = model.model.pipeline(prompt_name, prompt, task="query").noting(truncated)
         chunks = chunked(questions, max(1, min(QUESTIONS, RESULTS // max(1, arguments.k))))
-        print_lines(line for chunk in chunks for line in _answers(stored, steps, chunk, arguments))
-    tell_truncated(len(truncated), "question")
+        print_lines(_in_chunks(chunks, truncated, partial(_answers, stored, steps, arguments)))
+    tell_truncated(truncated, "question")
     if stored.precision in BITS:
         tell(f"{stored.precision} vectors are compared by Hamming distance: a score is minus the bits that differ")
 
 
 def _model(arguments: Any, stored: StoredVectors) -> TextModel:
     """Open the model that made the vectors, with the same options. Raises ValueError for another model."""
+    from minibert.bulk.stored import IDENTITY, difference
     from minibert.models.open.load_encoder import open_vectors
     from minibert.models.sentences.sentence_config import SentenceOptions
 
@@ -87,22 +93,16 @@ def _model(arguments: Any, stored: StoredVectors) -> TextModel:
             type(error), f"{stored.path} was made with the model {name}: ", *parts_of(error), "; ", Option("model"),
             " names it where it is now",
         ) from None  # fmt: skip
-    found, wanted = model.sha256(), meta["model_sha256"]
-    if found != wanted:
+    if changed := difference(meta, model.named_in(meta)):
         model.model.close()
-        other = next(name for name in (*wanted, *found) if found.get(name) != wanted.get(name))
-        raise ValueError(
-            f"{stored.path} was made with another model than {name}: {other} is not the same file; vectors of two "
-            f"models cannot be compared; name {meta['model_path']} as it was then, or run bulk again"
-        )
+        kind, wanted, found = changed
+        if kind == IDENTITY:
+            why = f"its {IDENTITY} is {found}, that of the vectors' model {wanted}"
+        else:
+            why = f"{next(iter(found))} is not the same file"
+        wrong = f"{stored.path} was made with another model than {name}: {why}"
+        raise ValueError(f"{wrong}; name {meta['model_path']} as it was then, or run bulk again")
     return model
-
-
-def _steps(model: TextModel, name: str | None, prompt: str | None) -> Any:
-    """Return the steps from questions to vectors, with the prompt for queries."""
-    encoder = model.model
-    name = "query" if name is None and prompt is None and "query" in encoder.prompts else name
-    return encoder.pipeline(name, prompt, task="query")
 
 
 def _read(file: str) -> Iterator[str]:
@@ -112,38 +112,51 @@ def _read(file: str) -> Iterator[str]:
     if ENDINGS.get(Path(file).suffix.lower(), "lines") == "lines":
         yield from texts_of(file, [])
         return
-    found = False
+    any_text = False
     for table in Texts([file], keep=()).rows():
         for text, place in zip(table["text"].to_pylist(), table[PLACE].to_pylist(), strict=True):
             if text is None:
                 raise ValueError(f"{place}: {NO_TEXT}")
             if text.strip():
-                found = True
+                any_text = True
                 yield text
-    if not found:
+    if not any_text:
         raise ValueError(f"{file}: expected questions, found none")
 
 
-def _answers(stored: StoredVectors, steps: Any, questions: list[str], arguments: Any) -> Iterator[str]:
+def _in_chunks(
+    chunks: Iterable[list[str]], truncated: list[Truncated], answers: Callable[[list[str]], Iterator[str]]
+) -> Iterator[str]:
+    """Yield the answers of all chunks; `truncated` counts the questions of each chunk from 0, and here those of all."""
+    start = 0
+    for chunk in chunks:
+        before = len(truncated)
+        yield from answers(chunk)
+        truncated[before:] = [(start + i, count) for i, count in truncated[before:]]
+        start += len(chunk)
+
+
+def _answers(stored: StoredVectors, steps: Any, arguments: Any, questions: list[str]) -> Iterator[str]:
     from minibert.equations.quantization import BITS
 
     alone, digits = len(arguments.texts) == 1, 0 if stored.precision in BITS else 3
     numbers, scores = stored.search(steps.all(questions), arguments.k)
     names = arguments.show or [stored.meta["text_column"]]
     ids, columns = stored.ids(numbers.ravel()), {name: stored.column(name, numbers.ravel()) for name in names}
-    for question, rows, found in zip(questions, numbers.tolist(), scores.tolist(), strict=True):
+    for question, rows, row_scores in zip(questions, numbers.tolist(), scores.tolist(), strict=True):
         every = [{name: column[row] for name, column in columns.items()} for row in rows]
         if arguments.json:
-            told = [{"columns": _finite(values)} if arguments.show else {"text": values[names[0]]} for values in every]
-            results = [{"score": score, "id": ids[row], **x} for row, score, x in zip(rows, found, told, strict=True)]
+            shown = [{"columns": _finite(values)} if arguments.show else {"text": values[names[0]]} for values in every]
+            triples = zip(rows, row_scores, shown, strict=True)
+            results = [{"score": score, "id": ids[row], **fields} for row, score, fields in triples]
             # an id may be a date
             yield json.dumps({"question": question, "measure": stored.measure, "results": results}, default=str)
             continue
         if not alone:
             yield question
-        for row, score, values in zip(rows, found, every, strict=True):
-            shown = ("null" if value is None else str(value) for value in values.values())
-            line = "  ".join([f"{score:.{digits}f}", str(ids[row]), *shown]).rstrip()
+        for row, score, values in zip(rows, row_scores, every, strict=True):
+            cells = ("null" if value is None else str(value) for value in values.values())
+            line = "  ".join([f"{score:.{digits}f}", str(ids[row]), *cells]).rstrip()
             yield line if alone else f"  {line}"
 
 

@@ -80,8 +80,8 @@ def listen(host: str, port: int) -> socket.socket:
     if not 0 <= port < 1 << 16:  # the system would listen at the remainder of 65536
         raise error_of(ValueError, Option("port"), f" must be an integer from 0 to 65535, found {port}")
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = min(addresses, key=lambda entry: entry[0] != socket.AF_INET)
         listening = socket.create_server(address[:2], family=family, backlog=DEFAULTS.queue)
         # connections inherit this option, and asyncio does not set it: a small answer waited 40 ms for its body
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -30,8 +30,8 @@ def declare(parser: Parser) -> None:
     """Add the arguments, in four groups."""
     parser.add_argument(
         "--tolerance", type=float, default=0.0, metavar="X",
-        help="allow differences up to X: of an intermediate |here - there| / max(1, |there|), of a vector the share of "
-        "its length",
+        help="allow differences up to X: |here - there| / max(1, |there|) in an intermediate, a share of its length in "
+        "a vector",
     )  # fmt: skip
     parser.add_argument(
         "--texts", type=_file, metavar="FILE",
@@ -41,8 +41,8 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     parser.add_argument(
         "--seeds", action="store_true",
-        help="check bert-base-uncased and gpt2 from the Hub, by the rows that public notebooks print of them: about "
-        "a megabyte each; no other argument but --local-files-only",
+        help="compare bert-base-uncased and gpt2 from the Hub with the rows that public notebooks print; downloads "
+        "about a megabyte each; no other argument except --local-files-only",
     )  # fmt: skip
     add_model(parser, argument=True, group="the model")
     whole, vectors = map(parser.add_argument_group, ("its intermediates", "vectors alone, without intermediates"))
@@ -55,13 +55,13 @@ def declare(parser: Parser) -> None:
     )
     whole.add_argument(
         "--against", type=_file, metavar="FILE",
-        help="compare with a port's numbers in a file as --save writes it; an intermediate missing in any of its "
-             "batches is an error like a difference. Also reads a folder of transformers' "
+        help="compare with a port's numbers in a file as --save writes it; a missing intermediate in any of "
+             "its batches is an error, like a difference. Also reads a folder of transformers' "
         "model_addition_debugger_context, and an ONNX model with its intermediates as outputs",
     )  # fmt: skip
     whole.add_argument(
-        "--format", choices=("float32", "float16", "bfloat16"),
-        help="with --encoder --against: the number format of the port; in one narrower than float32 each module is "
+        "--format", choices=("float32", "float16", "bfloat16", "q8_0"),
+        help="with --encoder --against: the number format of the port; if it is narrower than float32, each module is "
              "computed again, from the port's own input",
     )  # fmt: skip
     whole.add_argument(
@@ -140,7 +140,9 @@ def _object(**found: Any) -> str:
 
 
 def _tell(arguments: Any, report: Comparison, file: TextIO | None = None) -> int:
-    """Print a report, as lines or as one object."""
+    """Print a report, as lines or as one object, with the command's names of options."""
+    for name in INTERMEDIATES:
+        report.lines = [line.replace(f"`{name}=`", f"`--{name}`") for line in report.lines]
     print_lines([_object(**report.as_object())] if arguments.json else report.lines, file)
     return 0 if report.passed else 1
 

@@ -142,8 +142,15 @@ def attention(q: Array, k: Array, v: Array, mask: Array | None = None, bias: Arr
     return np.asarray(probabilities @ v)  # (..., heads, query, head_dim)
 
 
+class Linear(NamedTuple):
+    """The weight (out, dim) of `linear`, and its bias (out,) or None."""
+
+    weight: Array
+    bias: Array | None = None
+
+
 class Affine(NamedTuple):
-    """A weight and a bias: (out, dim) and (out,) of a `linear` map, (dim,) and (dim,) of a norm."""
+    """The weight (dim,) and the bias (dim,) of a norm."""
 
     weight: Array
     bias: Array
@@ -152,13 +159,13 @@ class Affine(NamedTuple):
 class Block(NamedTuple):
     """All arrays of one block. `up` maps to the feed-forward's larger width, `down` maps back."""
 
-    query: Affine
-    key: Affine
-    value: Affine
-    output: Affine
+    query: Linear
+    key: Linear
+    value: Linear
+    output: Linear
     norm_1: Affine
-    up: Affine
-    down: Affine
+    up: Linear
+    down: Linear
     norm_2: Affine
 
 
@@ -168,7 +175,7 @@ def self_attention(x: Array, block: Block, heads: int, mask: Array | None = None
     x (batch, seq, dim), mask (batch, 1, query, key), bias (heads, query, key) -> (batch, seq, dim). Each token's result
     is a mean of all values. Papers call it multi-head attention. Source: Vaswani et al. 2017, section 3.2.2.
 
-    >>> one = Affine(np.eye(1), np.zeros(1))
+    >>> one = Linear(np.eye(1), np.zeros(1))
     >>> self_attention(np.array([[[0.0], [4.0]]]), Block(*[one] * 8), heads=1).round(3)
     array([[[2.],
             [4.]]])
@@ -179,12 +186,12 @@ def self_attention(x: Array, block: Block, heads: int, mask: Array | None = None
     return linear(context, *block.output)
 
 
-def feed_forward(x: Array, up: Affine, down: Affine, activation: Activation = gelu) -> Array:
+def feed_forward(x: Array, up: Linear, down: Linear, activation: Activation = gelu) -> Array:
     """Compute two maps with an activation between them, for each token by itself: `y = f(x @ up^T + b1) @ down^T + b2`.
 
     x (..., dim) -> (..., width) -> (..., dim).
 
-    >>> up, down = Affine(np.array([[1.0], [-1.0]]), np.zeros(2)), Affine(np.array([[1.0, 10.0]]), np.ones(1))
+    >>> up, down = Linear(np.array([[1.0], [-1.0]]), np.zeros(2)), Linear(np.array([[1.0, 10.0]]), np.ones(1))
     >>> feed_forward(np.array([[2.0], [-3.0]]), up, down, activation=lambda x: np.maximum(x, 0))
     array([[ 3.],
            [31.]])
@@ -200,7 +207,7 @@ def post_norm_block(
 
     x (batch, seq, dim) -> (batch, seq, dim). Each norm is applied to a sum.
 
-    >>> silent = Affine(np.zeros((2, 2)), np.zeros(2))  # attention and feed-forward that add nothing
+    >>> silent = Linear(np.zeros((2, 2)), np.zeros(2))  # attention and feed-forward that add nothing
     >>> norm = Affine(np.ones(2), np.zeros(2))
     >>> block = Block(silent, silent, silent, silent, norm, silent, silent, norm)
     >>> post_norm_block(np.array([[[1.0, 5.0]]]), block, heads=1)
@@ -223,7 +230,7 @@ def pre_norm_block(
     x (batch, seq, dim) -> (batch, seq, dim). x itself is never normalized: each block only adds to x. One sum therefore
     runs from the first block to the last, the residual stream: blocks read from it and add to it.
 
-    >>> silent = Affine(np.zeros((2, 2)), np.array([0.0, 3.0]))
+    >>> silent = Linear(np.zeros((2, 2)), np.array([0.0, 3.0]))
     >>> norm = Affine(np.ones(2), np.zeros(2))
     >>> block = Block(silent, silent, silent, silent, norm, silent, silent, norm)
     >>> pre_norm_block(np.array([[[1.0, 5.0]]]), block, heads=1)

@@ -19,17 +19,10 @@ from typing import NamedTuple
 import numpy as np
 
 from .activations import Activation, silu
-from .blocks import additive_mask, attention, join_heads, linear, rms_norm, split_heads
+from .blocks import Linear, additive_mask, attention, join_heads, linear, rms_norm, split_heads
 from .heads import tied_logits
 from .input_layer import Array, lookup
 from .rotary import rotary_angles, rotate
-
-
-class Map(NamedTuple):
-    """A `linear` map: weight (out, dim), and a bias (out,) or None."""
-
-    weight: Array
-    bias: Array | None = None
 
 
 class GatedBlock(NamedTuple):
@@ -37,14 +30,14 @@ class GatedBlock(NamedTuple):
     keys.
     """
 
-    query: Map
-    key: Map
-    value: Map
-    output: Map
+    query: Linear
+    key: Linear
+    value: Linear
+    output: Linear
     norm_1: Array
-    gate: Map
-    up: Map
-    down: Map
+    gate: Linear
+    up: Linear
+    down: Linear
     norm_2: Array
     query_norm: Array | None = None
     key_norm: Array | None = None
@@ -70,7 +63,7 @@ def rotary_attention(
     x (batch, seq, dim), cos and sin (seq, head_dim) from `rotary_angles`, mask (batch, 1, query, key) -> (batch, seq,
     dim). Queries and keys are rotated after their norms, if the block has them; values are not rotated.
 
-    >>> one, quarter = Map(np.eye(2)), (np.array([[1.0, 1.0], [0.0, 0.0]]), np.array([[0.0, 0.0], [1.0, 1.0]]))
+    >>> one, quarter = Linear(np.eye(2)), (np.array([[1.0, 1.0], [0.0, 0.0]]), np.array([[0.0, 0.0], [1.0, 1.0]]))
     >>> block = GatedBlock(one, one, one, one, np.ones(2), one, one, one, np.ones(2))
     >>> x = np.array([[[8.0, 0.0], [0.0, -8.0]]])  # alike, once the second is rotated by 90 degrees
     >>> rotary_attention(x, block, 1, 1, *quarter)
@@ -88,13 +81,13 @@ def rotary_attention(
     return linear(join_heads(context), *block.output)
 
 
-def gated_feed_forward(x: Array, gate: Map, up: Map, down: Map, activation: Activation = silu) -> Array:
+def gated_feed_forward(x: Array, gate: Linear, up: Linear, down: Linear, activation: Activation = silu) -> Array:
     """Compute a gated feed-forward for each token by itself: `y = (f(x @ gate^T) * (x @ up^T)) @ down^T`.
 
     x (..., dim) -> (..., width) -> (..., dim). With silu it is called SwiGLU, with gelu GEGLU. The trap: f is applied
     to the gate, not to the other factor. ModernBERT's file holds both in one weight `Wi`, the gate's rows first.
 
-    >>> gate, up, down = (Map(np.array([[number]])) for number in (1.0, 10.0, 1.0))
+    >>> gate, up, down = (Linear(np.array([[number]])) for number in (1.0, 10.0, 1.0))
     >>> gated_feed_forward(np.array([[2.0], [-3.0]]), gate, up, down, activation=lambda x: np.maximum(x, 0))
     array([[40.],
            [ 0.]])
@@ -110,7 +103,7 @@ def gated_block(
 
     x (batch, seq, dim) -> (batch, seq, dim).
 
-    >>> one, silent = Map(np.eye(2)), Map(np.zeros((2, 2)))
+    >>> one, silent = Linear(np.eye(2)), Linear(np.zeros((2, 2)))
     >>> block = GatedBlock(one, one, one, one, np.ones(2), silent, silent, silent, np.ones(2))
     >>> gated_block(np.array([[[1.0, 7.0]]]), block, 1, 1, np.ones((1, 2)), np.zeros((1, 2)), eps=0.0)  # one token
     array([[[1.2, 8.4]]])

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .blocks import Affine, linear, split_heads
+from .blocks import Linear, linear, split_heads
 from .input_layer import Array
 
 
@@ -37,14 +37,14 @@ def normed_parts(parts: Array, weight: Array, bias: Array, eps: float = 1e-12) -
     return y
 
 
-def score_terms(parts: Array, query: Affine, key: Affine, heads: int, scale: float) -> Array:
+def score_terms(parts: Array, query: Linear, key: Linear, heads: int, scale: float) -> Array:
     """Split the scores: `terms[a, b] = scale * q[a] @ k[b]^T`, where `q[a] = parts[a] @ Wq^T` and k[b] likewise.
 
     parts (parts, seq, dim) from `normed_parts` -> (parts, parts, heads, query, key). The maps' biases go to the last
     part. The sum of all terms is `attention_scores` of the sum of all parts.
 
     >>> parts = np.array([[[1.0], [2.0]], [[10.0], [20.0]], [[0.0], [0.0]]])  # word, position, rest of two tokens
-    >>> terms = score_terms(parts, Affine(np.eye(1), np.zeros(1)), Affine(np.eye(1), np.array([5.0])), 1, scale=1.0)
+    >>> terms = score_terms(parts, Linear(np.eye(1), np.zeros(1)), Linear(np.eye(1), np.array([5.0])), 1, scale=1.0)
     >>> terms[0, 1, 0], terms[0, 2, 0]  # query's word with key's position; with key's rest, which is the bias
     (array([[10., 20.],
            [20., 40.]]), array([[ 5.,  5.],
@@ -52,7 +52,7 @@ def score_terms(parts: Array, query: Affine, key: Affine, heads: int, scale: flo
     """
     q, k = (linear(parts, weight) for weight, _ in (query, key))
     for mapped, (_, bias) in ((q, query), (k, key)):
-        mapped[-1] += bias
+        mapped[-1] += 0 if bias is None else bias
     q, k = (split_heads(mapped, heads) for mapped in (q, k))  # each (parts, heads, seq, head_dim)
     terms: Array = scale * q[:, None] @ k[None].swapaxes(-1, -2)
     return terms

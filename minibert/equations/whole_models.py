@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .activations import gelu
-from .blocks import Affine, Block, bert_encoder, gpt2_blocks, linear
+from .blocks import Affine, Block, Linear, bert_encoder, gpt2_blocks, linear
 from .heads import tied_logits
 from .input_layer import Array, bert_input, gpt2_input, layer_norm
 
@@ -32,7 +32,7 @@ class BertWeights(NamedTuple):
     position: Array
     norm: Affine
     blocks: Sequence[Block]
-    transform: Affine
+    transform: Linear
     transform_norm: Affine
     bias: Array
 
@@ -59,7 +59,7 @@ def bert_model(
 
     >>> import numpy as np
     >>> table, none, norm = np.array([[0.0, 1.0], [2.0, 5.0]]), np.zeros((1, 2)), Affine(np.ones(2), np.zeros(2))
-    >>> transform = Affine(np.eye(2), np.zeros(2))
+    >>> transform = Linear(np.eye(2), np.zeros(2))
     >>> weights = BertWeights(table, none, none, norm, [], transform, norm, bias=np.array([0.0, 10.0]))
     >>> bert_model(np.array([[1]]), np.array([[0]]), np.array([[1]]), weights, heads=1).round(3)
     array([[[ 1., 13.]]])

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.config import Config, replace
-from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.heads import (
+    ANSWER,
+    CLASSIFIER,
+    TOKEN_CLASSES,
+    WORDS,
+    Act,
+    HeadLinear,
+    classes,
+    masked_word,
+)
 from minibert.families.parts.steps import Norm, Project
 
 from .bert import BERT, BERT_DEFAULTS, NARROW, NORM, POSITION, TYPE, WORD
@@ -58,11 +67,11 @@ ALBERT_BLOCKS = Blocks(
     parts=(
         Residual(
             work=Attention(maps=("attention.query", "attention.key", "attention.value"), output="attention.dense"),
-            after=Norm(path="attention.LayerNorm"),
+            post_norm=Norm(path="attention.LayerNorm"),
         ),
         Residual(
             work=FeedForward(up="ffn", down="ffn_output", activation="activation"),
-            after=Norm(path="full_layer_layer_norm"),
+            post_norm=Norm(path="full_layer_layer_norm"),
         ),
     ),
     count=_albert_count,
@@ -73,12 +82,12 @@ ALBERT_BLOCKS = Blocks(
 
 ALBERT_HEADS = (
     masked_word(
-        HeadMap(path="predictions.dense", out="embedding_size"),
+        HeadLinear(path="predictions.dense", out="embedding_size"),
         Act(path="predictions.activation"),
         Norm(path="predictions.LayerNorm"),
-        HeadMap(path="predictions.decoder", out=WORDS, bias="predictions.bias", tied=True),
+        HeadLinear(path="predictions.decoder", out=WORDS, bias="predictions.bias", tied=True),
     ),
-    classes(HeadMap(path="pooler"), Act(path="pooler_activation", word="tanh"), CLASSIFIER),
+    classes(HeadLinear(path="pooler"), Act(path="pooler_activation", word="tanh"), CLASSIFIER),
     TOKEN_CLASSES,
     ANSWER,
 )

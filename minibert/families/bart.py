@@ -105,7 +105,7 @@ def bart_blocks(before: bool = False, elsewhere: str = "") -> Blocks:
     return Blocks(
         path="encoder.layers.{i}",
         parts=tuple(
-            Residual(work=work, before=norm if before else Norm(), after=Norm() if before else norm)
+            Residual(work=work, pre_norm=norm if before else Norm(), post_norm=Norm() if before else norm)
             for work, norm in PARTS
         ),
         last_norm=Norm(path="encoder.layer_norm", eps=1e-5) if before else Norm(),

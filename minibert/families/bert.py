@@ -13,7 +13,7 @@ from minibert.families.parts.heads import (
     WORDS,
     Act,
     Head,
-    HeadMap,
+    HeadLinear,
     classes,
     word_heads,
 )
@@ -97,7 +97,7 @@ CONVBERT = replace(
 
 BERT_FEED = Residual(
     work=FeedForward(up="intermediate.dense", activation="intermediate.intermediate_act_fn", down="output.dense"),
-    after=Norm(path="output.LayerNorm"),
+    post_norm=Norm(path="output.LayerNorm"),
 )
 
 BERT_BLOCKS = Blocks(
@@ -107,7 +107,7 @@ BERT_BLOCKS = Blocks(
                 maps=("attention.self.query", "attention.self.key", "attention.self.value"),
                 output="attention.output.dense",
             ),
-            after=Norm(path="attention.output.LayerNorm"),
+            post_norm=Norm(path="attention.output.LayerNorm"),
         ),
         BERT_FEED,
     ),
@@ -116,10 +116,10 @@ BERT_BLOCKS = Blocks(
 
 
 BERT_WORDS = (
-    HeadMap(path="cls.predictions.transform.dense"),
+    HeadLinear(path="cls.predictions.transform.dense"),
     Act(path="cls.predictions.transform.transform_act_fn"),
     Norm(path="cls.predictions.transform.LayerNorm"),
-    HeadMap(path="cls.predictions.decoder", out=WORDS, bias="cls.predictions.bias", tied=True),
+    HeadLinear(path="cls.predictions.decoder", out=WORDS, bias="cls.predictions.bias", tied=True),
 )
 
 BERT_HEADS = (
@@ -130,23 +130,23 @@ BERT_HEADS = (
     Head(
         name="next_sentence",
         architectures=("ForNextSentencePrediction",),
-        steps=(*POOLER, HeadMap(path="cls.seq_relationship", out=2)),
-        takes="first",
+        steps=(*POOLER, HeadLinear(path="cls.seq_relationship", out=2)),
+        pooling="first",
     ),
 )
 
 ELECTRA_HEADS = (
     *word_heads(
-        HeadMap(path="generator_predictions.dense", out="embedding_size"),
+        HeadLinear(path="generator_predictions.dense", out="embedding_size"),
         Act(path="generator_predictions.activation", word="gelu"),
         Norm(path="generator_predictions.LayerNorm"),
-        HeadMap(path="generator_lm_head", out=WORDS, tied=True),
+        HeadLinear(path="generator_lm_head", out=WORDS, tied=True),
         architectures=("ForMaskedLM",),
     ),
     classes(
-        HeadMap(path="classifier.dense"),
+        HeadLinear(path="classifier.dense"),
         Act(path="classifier.activation", word="gelu"),  # BERT has tanh
-        HeadMap(path="classifier.out_proj", out=LABELS),
+        HeadLinear(path="classifier.out_proj", out=LABELS),
     ),
     TOKEN_CLASSES,
     ANSWER,
@@ -154,9 +154,9 @@ ELECTRA_HEADS = (
         name="replaced_token",
         architectures=("ForPreTraining",),
         steps=(
-            HeadMap(path="discriminator_predictions.dense"),
+            HeadLinear(path="discriminator_predictions.dense"),
             Act(path="discriminator_predictions.activation"),
-            HeadMap(path="discriminator_predictions.dense_prediction", out=1),
+            HeadLinear(path="discriminator_predictions.dense_prediction", out=1),
         ),
         single=True,
     ),

@@ -49,11 +49,11 @@ CLIP_BLOCKS = Blocks(
             work=Attention(
                 maps=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), output="self_attn.out_proj"
             ),
-            before=Norm(path="layer_norm1"),
+            pre_norm=Norm(path="layer_norm1"),
         ),
         Residual(
             work=FeedForward(up="mlp.fc1", down="mlp.fc2", activation="mlp.activation_fn"),
-            before=Norm(path="layer_norm2"),
+            pre_norm=Norm(path="layer_norm2"),
         ),
     ),
     last_norm=Norm(path="final_layer_norm"),

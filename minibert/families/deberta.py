@@ -11,9 +11,18 @@ import numpy as np
 
 from minibert.equations.blocks import split_heads
 from minibert.equations.input_layer import Array
-from minibert.families.parts.block_parts import Attention, Blocks, Residual, Site
+from minibert.families.parts.block_parts import Attention, BindContext, Blocks, Residual
 from minibert.families.parts.config import Config, projected, replace, switch, typed
-from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.heads import (
+    ANSWER,
+    CLASSIFIER,
+    TOKEN_CLASSES,
+    WORDS,
+    Act,
+    HeadLinear,
+    classes,
+    masked_word,
+)
 from minibert.families.parts.plan import PositionTerm
 from minibert.families.parts.steps import Binder, Mask, Norm, Project
 
@@ -70,16 +79,16 @@ def position_scale(config: Config, head_dim: int, i: int) -> float:
     return 1 / math.sqrt((1 + len(position_kinds(config))) * head_dim)
 
 
-def position_term(kind: str, shared: str, own: str) -> Callable[[Site], PositionTerm | None]:
+def position_term(kind: str, shared: str, own: str) -> Callable[[BindContext], PositionTerm | None]:
     """Return the maker of one of DeBERTa's terms. shared, own: paths of its rows' map, chosen by `share_att_key`."""
 
-    def make(site: Site) -> PositionTerm | None:
-        config, scheme = site.config, site.scheme
+    def make(context: BindContext) -> PositionTerm | None:
+        config, scheme = context.config, context.scheme
         if scheme is None or kind not in position_kinds(config):
             return None
         dim, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-        path = site.prefix + shared if config.flag("share_att_key") else site.dense(own, dim, dim, True)
-        factor, module = position_scale(config, dim // heads, site.i), site.modules[path]
+        path = context.prefix + shared if config.flag("share_att_key") else context.linear(own, dim, dim, True)
+        factor, module = position_scale(config, dim // heads, context.i), context.modules[path]
 
         @cache
         def mapped_rows() -> Array:
@@ -104,7 +113,7 @@ DEBERTA_V2_PARTS = (
             terms=(position_term("c2p", KEY, f"{SELF}.pos_key_proj"),
                    position_term("p2c", QUERY, f"{SELF}.pos_query_proj")),
         ),
-        after=Norm(path="attention.output.LayerNorm"),
+        post_norm=Norm(path="attention.output.LayerNorm"),
     ),
     BERT_FEED,
 )  # fmt: skip
@@ -120,13 +129,13 @@ OWN_WORDS = "lm_predictions.lm_head"  # in a file with legacy: false
 DEBERTA_V2_HEADS = (
     masked_word(replace(BERT_WORDS[0], out=NARROW), *BERT_WORDS[1:], architectures=("ForMaskedLM",)),
     masked_word(
-        HeadMap(path=f"{OWN_WORDS}.dense"),
+        HeadLinear(path=f"{OWN_WORDS}.dense"),
         Act(path=f"{OWN_WORDS}.transform_act_fn"),
         Norm(path=f"{OWN_WORDS}.LayerNorm"),
-        HeadMap(path=OWN_WORDS, out=WORDS, tied=True),
+        HeadLinear(path=OWN_WORDS, out=WORDS, tied=True),
         architectures=("ForMaskedLM",),
     ),
-    classes(HeadMap(path="pooler.dense"), Act(path="pooler.activation", act="pooler_hidden_act"), CLASSIFIER),
+    classes(HeadLinear(path="pooler.dense"), Act(path="pooler.activation", act="pooler_hidden_act"), CLASSIFIER),
     TOKEN_CLASSES,
     ANSWER,
 )

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.config import replace
-from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.heads import (
+    ANSWER,
+    CLASSIFIER,
+    TOKEN_CLASSES,
+    WORDS,
+    Act,
+    HeadLinear,
+    classes,
+    masked_word,
+)
 from minibert.families.parts.steps import Norm
 
 from .bert import BERT, NORM, POSITION, WORD
@@ -25,14 +34,14 @@ DISTILBERT_BLOCKS = Blocks(
     parts=(
         Residual(
             work=Attention(maps=("attention.q_lin", "attention.k_lin", "attention.v_lin"), output="attention.out_lin"),
-            after=Norm(path="sa_layer_norm", eps=1e-12),
+            post_norm=Norm(path="sa_layer_norm", eps=1e-12),
         ),
         Residual(
             work=FeedForward(
                 up="ffn.lin1", down="ffn.lin2", activation="ffn.activation",
                 act="activation", inner="hidden_dim",
             ),
-            after=Norm(path="output_layer_norm", eps=1e-12),
+            post_norm=Norm(path="output_layer_norm", eps=1e-12),
         ),
     ),
     checked_prefixes=("transformer.",),
@@ -41,12 +50,12 @@ DISTILBERT_BLOCKS = Blocks(
 
 DISTILBERT_HEADS = (
     masked_word(
-        HeadMap(path="vocab_transform"),
+        HeadLinear(path="vocab_transform"),
         Act(path="activation", act="activation"),
         Norm(path="vocab_layer_norm", eps=1e-12),
-        HeadMap(path="vocab_projector", out=WORDS, tied=True),
+        HeadLinear(path="vocab_projector", out=WORDS, tied=True),
     ),
-    classes(HeadMap(path="pre_classifier"), Act(path="pre_classifier.relu", word="relu"), CLASSIFIER),
+    classes(HeadLinear(path="pre_classifier"), Act(path="pre_classifier.relu", word="relu"), CLASSIFIER),
     TOKEN_CLASSES,
     ANSWER,
 )

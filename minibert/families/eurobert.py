@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minibert.families.parts.config import Config, replace
-from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadLinear, classes, masked_word
 
 from .llama import LLAMA, LLAMA_BLOCKS
 from .rows import ModelType
@@ -25,7 +25,7 @@ EUROBERT_BLOCKS = replace(LLAMA_BLOCKS, causal=lambda config: False)
 POOLINGS = {"bos": "first", "mean": "mean", "late": "late"}
 
 
-def _takes(config: Config) -> str:
+def _pooling(config: Config) -> str:
     pooling = config.get("classifier_pooling")
     if pooling not in POOLINGS:
         raise config.refused(f"'classifier_pooling' must be one of {', '.join(POOLINGS)}, found {pooling!r}")
@@ -34,14 +34,14 @@ def _takes(config: Config) -> str:
 
 EUROBERT_HEADS = (
     masked_word(
-        HeadMap(path="lm_head", out=WORDS, biased="mlp_bias", tied=True),  # the blocks' key is read here too
+        HeadLinear(path="lm_head", out=WORDS, biased="mlp_bias", tied=True),  # the blocks' key is read here too
         architectures=("ForMaskedLM",),
     ),
     classes(
-        HeadMap(path="dense"),
+        HeadLinear(path="dense"),
         Act(path="activation", word="gelu"),  # regardless of hidden_act
         CLASSIFIER,
-        takes=_takes,
+        pooling=_pooling,
     ),
     TOKEN_CLASSES,
 )

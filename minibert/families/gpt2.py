@@ -6,7 +6,7 @@ import math
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.config import Config, replace
-from minibert.families.parts.heads import ANSWER, LABELS, TOKEN_CLASSES, WORDS, Head, HeadMap, classes
+from minibert.families.parts.heads import ANSWER, LABELS, TOKEN_CLASSES, WORDS, Head, HeadLinear, classes
 from minibert.families.parts.steps import Add, Norm, Positions, Tokens
 
 from .family import Family
@@ -73,14 +73,14 @@ GPT2_BLOCKS = Blocks(
     parts=(
         Residual(
             work=Attention(maps=("attn.c_attn",), output="attn.c_proj", scale=_gpt2_scale),
-            before=Norm(path="ln_1", eps="layer_norm_epsilon"),
+            pre_norm=Norm(path="ln_1", eps="layer_norm_epsilon"),
         ),
         Residual(
             work=FeedForward(
                 up="mlp.c_fc", down="mlp.c_proj", activation="mlp.act",
                 act="activation_function", inner="n_inner", times=4,
             ),
-            before=Norm(path="ln_2", eps="layer_norm_epsilon"),
+            pre_norm=Norm(path="ln_2", eps="layer_norm_epsilon"),
         ),
     ),
     last_norm=Norm(path="ln_f", eps="layer_norm_epsilon"),
@@ -90,12 +90,12 @@ GPT2_BLOCKS = Blocks(
 )  # fmt: skip
 
 
-SCORE = HeadMap(path="score", out=LABELS)
-LM_HEAD = HeadMap(path="lm_head", out=WORDS, biased=False, tied=True)
+SCORE = HeadLinear(path="score", out=LABELS)
+LM_HEAD = HeadLinear(path="lm_head", out=WORDS, biased=False, tied=True)
 
 GPT2_HEADS = (
     Head(name="next_word", architectures=("LMHeadModel", "DoubleHeadsModel"), steps=(LM_HEAD,), causal=True),
-    classes(replace(SCORE, biased=False), takes="last"),
+    classes(replace(SCORE, biased=False), pooling="last"),
     TOKEN_CLASSES,
     ANSWER,
 )

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.block_names import Older
+from minibert.families.parts.block_names import LegacyName
 from minibert.families.parts.block_parts import Blocks, Residual
 from minibert.families.parts.config import replace, typed
-from minibert.families.parts.heads import CLASSIFIER, POOLER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.heads import (
+    CLASSIFIER,
+    POOLER,
+    TOKEN_CLASSES,
+    WORDS,
+    Act,
+    HeadLinear,
+    classes,
+    masked_word,
+)
 from minibert.families.parts.steps import Norm
 
 from .bert import BERT, BERT_DEFAULTS, NORM, TYPE, WORD
@@ -31,29 +40,29 @@ GTE_BLOCKS = Blocks(
     parts=(
         Residual(
             work=replace(ROTATED, key_heads="", biased=True, output_biased=True),
-            after=Norm(path="post_attention_layernorm"),
+            post_norm=Norm(path="post_attention_layernorm"),
         ),
-        Residual(work=replace(GATED, output_biased=True), after=Norm(path="post_mlp_layernorm")),
+        Residual(work=replace(GATED, output_biased=True), post_norm=Norm(path="post_mlp_layernorm")),
     ),
     only={"logn_attention_scale": False, "pack_qkv": True},
     checked_prefixes=("layers.", "encoder.layer."),
     older_path="encoder.layer.{i}",
     older={
-        **{f"self_attn.{name}_proj": Older("attention.qkv_proj", part, 3) for part, name in enumerate("qkv")},
-        "self_attn.o_proj": Older("attention.o_proj"),
-        **{f"mlp.{name}_proj": Older("mlp.up_gate_proj", part, 2) for part, name in enumerate(("up", "gate"))},
-        "mlp.down_proj": Older("mlp.down_proj"),
-        "post_attention_layernorm": Older("attn_ln"),
-        "post_mlp_layernorm": Older("mlp_ln"),
+        **{f"self_attn.{name}_proj": LegacyName("attention.qkv_proj", part, 3) for part, name in enumerate("qkv")},
+        "self_attn.o_proj": LegacyName("attention.o_proj"),
+        **{f"mlp.{name}_proj": LegacyName("mlp.up_gate_proj", part, 2) for part, name in enumerate(("up", "gate"))},
+        "mlp.down_proj": LegacyName("mlp.down_proj"),
+        "post_attention_layernorm": LegacyName("attn_ln"),
+        "post_mlp_layernorm": LegacyName("mlp_ln"),
     },
 )
 
 GTE_HEADS = (
     masked_word(
-        HeadMap(path="lm_head.dense"),
+        HeadLinear(path="lm_head.dense"),
         Act(path="lm_head.gelu", word="gelu"),  # regardless of hidden_act
         Norm(path="lm_head.layer_norm", names=("lm_head.layer_norm", "lm_head.norm")),
-        HeadMap(path="lm_head.decoder", out=WORDS, tied=True),
+        HeadLinear(path="lm_head.decoder", out=WORDS, tied=True),
         architectures=("ForMaskedLM",),
     ),
     classes(*POOLER, CLASSIFIER),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.block_names import Older
+from minibert.families.parts.block_names import LegacyName
 from minibert.families.parts.block_parts import Blocks, FeedForward, Residual
 from minibert.families.parts.config import replace
 from minibert.families.parts.steps import Norm
@@ -38,18 +38,18 @@ JINA_EMBEDDINGS_V3_BLOCKS = Blocks(
         GTE_BLOCKS.parts[0],
         Residual(
             work=FeedForward(up="mlp.fc1", down="mlp.fc2", activation="mlp.activation_fn"),
-            after=Norm(path="post_mlp_layernorm"),
+            post_norm=Norm(path="post_mlp_layernorm"),
         ),
     ),
     checked_prefixes=("layers.", "encoder.layers."),
     older_path="encoder.layers.{i}",
     older={
-        **{f"self_attn.{name}_proj": Older("mixer.Wqkv", part, 3) for part, name in enumerate("qkv")},
-        "self_attn.o_proj": Older("mixer.out_proj"),
-        "mlp.fc1": Older("mlp.fc1"),
-        "mlp.fc2": Older("mlp.fc2"),
-        "post_attention_layernorm": Older("norm1"),
-        "post_mlp_layernorm": Older("norm2"),
+        **{f"self_attn.{name}_proj": LegacyName("mixer.Wqkv", part, 3) for part, name in enumerate("qkv")},
+        "self_attn.o_proj": LegacyName("mixer.out_proj"),
+        "mlp.fc1": LegacyName("mlp.fc1"),
+        "mlp.fc2": LegacyName("mlp.fc2"),
+        "post_attention_layernorm": LegacyName("norm1"),
+        "post_mlp_layernorm": LegacyName("norm2"),
     },
 )
 

@@ -100,8 +100,8 @@ def llama_blocks(attend: Attention = ROTATED, feed: FeedForward = GATED) -> Bloc
     return Blocks(
         path="layers.{i}",
         parts=(
-            Residual(work=attend, before=rms("input_layernorm")),
-            Residual(work=feed, before=rms("post_attention_layernorm")),
+            Residual(work=attend, pre_norm=rms("input_layernorm")),
+            Residual(work=feed, pre_norm=rms("post_attention_layernorm")),
         ),
         last_norm=rms("norm"),
         causal=lambda config: True,

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.config import FULL, Config, layer_type, replace, switch
-from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.heads import (
+    ANSWER,
+    CLASSIFIER,
+    TOKEN_CLASSES,
+    WORDS,
+    Act,
+    HeadLinear,
+    classes,
+    masked_word,
+)
 from minibert.families.parts.steps import Norm, Tokens
 
 from .family import Family, scheme
@@ -45,20 +54,20 @@ MODERNBERT_ATTENTION = Residual(
         maps=("attn.Wqkv",), output="attn.Wo", biased="attention_bias", output_biased="attention_bias",
         rotation=_modernbert_type, window=_modernbert_window,
     ),
-    before=Norm(path="attn_norm", eps="norm_eps", biased="norm_bias"),
+    pre_norm=Norm(path="attn_norm", eps="norm_eps", biased="norm_bias"),
 )  # fmt: skip
 
 MODERNBERT_FEED = Residual(
     work=FeedForward(
         up="mlp.Wi", gate="mlp.Wi", activation="mlp.act", down="mlp.Wo", biased="mlp_bias", act="hidden_activation"
     ),
-    before=Norm(path="mlp_norm", eps="norm_eps", biased="norm_bias"),
+    pre_norm=Norm(path="mlp_norm", eps="norm_eps", biased="norm_bias"),
 )
 
 MODERNBERT_BLOCKS = Blocks(
     path="layers.{i}",
     parts=(MODERNBERT_ATTENTION, MODERNBERT_FEED),
-    first=(replace(MODERNBERT_ATTENTION, before=Norm()), MODERNBERT_FEED),  # the input layer ends with a norm
+    first=(replace(MODERNBERT_ATTENTION, pre_norm=Norm()), MODERNBERT_FEED),  # the input layer ends with a norm
     last_norm=Norm(path="final_norm", eps="norm_eps", biased="norm_bias"),
     checked_prefixes=("layers.", "final_norm."),
 )  # fmt: skip
@@ -73,7 +82,7 @@ def first_or_mean(config: Config) -> str:
 
 
 MODERNBERT_STEPS = (
-    HeadMap(path="head.dense", biased="classifier_bias"),
+    HeadLinear(path="head.dense", biased="classifier_bias"),
     Act(path="head.act", act="classifier_activation"),
     Norm(path="head.norm", eps="norm_eps", biased="norm_bias"),
 )
@@ -81,10 +90,10 @@ MODERNBERT_STEPS = (
 MODERNBERT_HEADS = (
     masked_word(
         *MODERNBERT_STEPS,
-        HeadMap(path="decoder", out=WORDS, biased="decoder_bias", tied=True),
+        HeadLinear(path="decoder", out=WORDS, biased="decoder_bias", tied=True),
         architectures=("ForMaskedLM",),
     ),
-    classes(*MODERNBERT_STEPS, CLASSIFIER, takes=first_or_mean),
+    classes(*MODERNBERT_STEPS, CLASSIFIER, pooling=first_or_mean),
     replace(TOKEN_CLASSES, steps=(*MODERNBERT_STEPS, CLASSIFIER)),
     replace(ANSWER, steps=(*MODERNBERT_STEPS, replace(CLASSIFIER, out=2))),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.block_names import Older
+from minibert.families.parts.block_names import LegacyName
 from minibert.families.parts.block_parts import Blocks, Residual
 from minibert.families.parts.config import replace
 from minibert.families.parts.heads import CLASSIFIER, POOLER, TOKEN_CLASSES, classes, masked_word
@@ -38,8 +38,8 @@ NOMIC_BERT = replace(
 NOMIC_BERT_BLOCKS = Blocks(
     path="layers.{i}",
     parts=(
-        Residual(work=replace(ROTATED, key_heads=""), after=Norm(path="post_attention_layernorm")),
-        Residual(work=GATED, after=Norm(path="post_mlp_layernorm")),
+        Residual(work=replace(ROTATED, key_heads=""), post_norm=Norm(path="post_attention_layernorm")),
+        Residual(work=GATED, post_norm=Norm(path="post_mlp_layernorm")),
     ),
     only={
         "activation_function": "swiglu",
@@ -57,13 +57,13 @@ NOMIC_BERT_BLOCKS = Blocks(
     checked_prefixes=("layers.", "encoder.layers."),
     older_path="encoder.layers.{i}",
     older={
-        **{f"self_attn.{name}_proj": Older("attn.Wqkv", part, 3) for part, name in enumerate("qkv")},
-        "self_attn.o_proj": Older("attn.out_proj"),
-        "mlp.up_proj": Older("mlp.fc11"),
-        "mlp.gate_proj": Older("mlp.fc12"),
-        "mlp.down_proj": Older("mlp.fc2"),
-        "post_attention_layernorm": Older("norm1"),
-        "post_mlp_layernorm": Older("norm2"),
+        **{f"self_attn.{name}_proj": LegacyName("attn.Wqkv", part, 3) for part, name in enumerate("qkv")},
+        "self_attn.o_proj": LegacyName("attn.out_proj"),
+        "mlp.up_proj": LegacyName("mlp.fc11"),
+        "mlp.gate_proj": LegacyName("mlp.fc12"),
+        "mlp.down_proj": LegacyName("mlp.fc2"),
+        "post_attention_layernorm": LegacyName("norm1"),
+        "post_mlp_layernorm": LegacyName("norm2"),
     },
 )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minibert.families.parts.block_parts import Attention, Blocks, Residual
 from minibert.families.parts.config import replace
-from minibert.families.parts.heads import ANSWER, LABELS, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, word_heads
+from minibert.families.parts.heads import ANSWER, LABELS, TOKEN_CLASSES, WORDS, Act, HeadLinear, classes, word_heads
 from minibert.families.parts.plan import relative_term
 from minibert.families.parts.steps import Norm
 
@@ -58,7 +58,7 @@ MPNET_BLOCKS = Blocks(
                 maps=("attention.attn.q", "attention.attn.k", "attention.attn.v"), output="attention.attn.o",
                 terms=(relative_term,),
             ),
-            after=Norm(path="attention.LayerNorm"),
+            post_norm=Norm(path="attention.LayerNorm"),
         ),
         BERT_FEED,
     ),
@@ -68,15 +68,15 @@ MPNET_BLOCKS = Blocks(
 
 ROBERTA_HEADS = (
     *word_heads(
-        HeadMap(path="lm_head.dense"),
+        HeadLinear(path="lm_head.dense"),
         Act(path="lm_head.gelu", word="gelu"),  # regardless of hidden_act
         Norm(path="lm_head.layer_norm"),
-        HeadMap(path="lm_head.decoder", out=WORDS, bias="lm_head.bias", tied=True),
+        HeadLinear(path="lm_head.decoder", out=WORDS, bias="lm_head.bias", tied=True),
     ),
     classes(
-        HeadMap(path="classifier.dense"),
+        HeadLinear(path="classifier.dense"),
         Act(path="classifier.tanh", word="tanh"),
-        HeadMap(path="classifier.out_proj", out=LABELS),
+        HeadLinear(path="classifier.out_proj", out=LABELS),
     ),
     TOKEN_CLASSES,
     ANSWER,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual, Site
+from minibert.families.parts.block_parts import Attention, BindContext, Blocks, FeedForward, Residual
 from minibert.families.parts.config import Config, replace
 from minibert.families.parts.plan import RelativeTerm, relative_term
 from minibert.families.parts.steps import Norm, Tokens
@@ -65,12 +65,12 @@ def _gated(config: Config) -> bool:
     return _feed_forward(config)[1]
 
 
-def _own_bias(site: Site) -> RelativeTerm:
+def _own_bias(context: BindContext) -> RelativeTerm:
     """Return the term of umT5, in which each block has a table."""
     from minibert.families.parts.attention_schemes import t5_bias
 
-    side = site.prefix.partition(".")[0]
-    return RelativeTerm(t5_bias(site.config, site.tensors, side, site.i), site.scheme, site.i)
+    side = context.prefix.partition(".")[0]
+    return RelativeTerm(t5_bias(context.config, context.tensors, side, context.i), context.scheme, context.i)
 
 
 def rms(path: str) -> Norm:
@@ -101,8 +101,8 @@ def t5_blocks(own: bool = False) -> Blocks:
     return Blocks(
         path="encoder.block.{i}",
         parts=(
-            Residual(work=attend, before=rms("layer.0.layer_norm")),
-            Residual(work=FEED, before=rms("layer.1.layer_norm")),
+            Residual(work=attend, pre_norm=rms("layer.0.layer_norm")),
+            Residual(work=FEED, pre_norm=rms("layer.1.layer_norm")),
         ),
         last_norm=rms("encoder.final_layer_norm"),
         relative=f"encoder.block.{'{i}' if own else '0'}.{TABLE}",

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from minibert.families.parts.config import FULL, SLIDING, Config, layer_type, of_each_block, replace
-from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.heads import (
+    ANSWER,
+    CLASSIFIER,
+    TOKEN_CLASSES,
+    WORDS,
+    Act,
+    HeadLinear,
+    classes,
+    masked_word,
+)
 
 from .eurobert import EUROBERT
 from .llama import BIASED, GATED, llama_blocks
@@ -77,14 +86,14 @@ ULTRABERT_BLOCKS = replace(
 
 ULTRABERT_HEADS = (
     masked_word(
-        HeadMap(path="head.linear1", out="prediction_head_size", biased=False),
+        HeadLinear(path="head.linear1", out="prediction_head_size", biased=False),
         Act(path="head.linear1.act_fn", word="gelu_pytorch_tanh"),  # regardless of hidden_act
-        HeadMap(path="head.linear2", biased=False),
+        HeadLinear(path="head.linear2", biased=False),
         Act(path="head.linear2.act_fn", word="gelu_pytorch_tanh"),
-        HeadMap(path="head.decoder", out=WORDS, biased=False, tied=True, in_file="cls"),
+        HeadLinear(path="head.decoder", out=WORDS, biased=False, tied=True, in_file="cls"),
         architectures=("ForMaskedLM",),
     ),
-    classes(CLASSIFIER, takes=first_or_mean),
+    classes(CLASSIFIER, pooling=first_or_mean),
     TOKEN_CLASSES,
     ANSWER,
 )

@@ -16,7 +16,7 @@ from minibert.equations.input_layer import Array
 from .checkpoint import SINGLE
 from .writing import KEPT, atomic_write, naming, refuse_model_file, write_output
 
-BLOCK = 1 << 20  # bytes copied at a time
+COPY_BYTES = 1 << 20  # bytes copied at a time
 Entries = dict[str, tuple[str, Array]]
 """Name -> (format, numbers as the file holds them)."""
 
@@ -75,13 +75,12 @@ def write_vectors(
             arrays["offsets"] = np.cumsum(lengths, dtype=np.int64)
         spool.seek(0)
         # read block by block: the pages of a map would count as memory of this process
-        numbers = iter(lambda: spool.read(BLOCK), b"")
+        numbers = iter(lambda: spool.read(COPY_BYTES), b"")
         if ending == ".npy":
             write_output(path, npy_header(dtype, shape), numbers)
         else:  # int64 offsets are the widest numbers, so they come first
-            write_output(
-                path, safetensors_header(_entries(arrays)), *([] if pooling else [arrays["offsets"].data]), numbers
-            )
+            offsets = [] if pooling else [arrays["offsets"].data]
+            write_output(path, safetensors_header(_entries(arrays)), *offsets, numbers)
     return {name: array.shape for name, array in arrays.items()}
 
 
@@ -113,14 +112,14 @@ def write_model(target: Path, entries: Entries, others: Mapping[str, bytes], che
     """
     parent = target.absolute().parent  # all input has been read: later disk errors concern the target
     with naming(target), tempfile.TemporaryDirectory(prefix=f".{target.name[:KEPT]}.", dir=parent) as scratch:
-        made = Path(scratch) / "made"
-        made.mkdir()
-        write_safetensors(made / SINGLE, entries)
+        folder = Path(scratch) / "made"
+        folder.mkdir()
+        write_safetensors(folder / SINGLE, entries)
         for name, content in others.items():
-            atomic_write(made / name, content)
-        check(made)
-        size = (made / SINGLE).stat().st_size
-        made.rename(target)
+            atomic_write(folder / name, content)
+        check(folder)
+        size = (folder / SINGLE).stat().st_size
+        folder.rename(target)
     return size
 
 

@@ -175,7 +175,7 @@ class Checkpoint:
         self._mmap = mmap
         self._files: dict[str, SafetensorsFile] = {}
         self._places: dict[str, tuple[SafetensorsFile, Tensor]] = {}  # tensors that were looked up
-        self.taken: dict[str, Tensor] = {}  # tensors whose tables were requested
+        self.requested_tensors: dict[str, Tensor] = {}  # tensors whose tables were requested
         self.merged: Mapping[str, Callable[[Table], Table]] = {}  # tensor name -> merge function of the adapter
         self._weight_map = weight_map if weight_map is not None else dict.fromkeys(self._file(SINGLE).tensors, SINGLE)
 
@@ -188,10 +188,8 @@ class Checkpoint:
         if name not in self._places:
             file = self._file(self._weight_map[name])
             if name not in file.tensors:
-                raise CheckpointError(
-                    f"{INDEX} says that {name!r} is in {os.path.basename(file.path)}, which holds {len(file.tensors)} "
-                    "other tensors; index and shards are of different saves: fetch both again"
-                )
+                wrong = f"{INDEX} names {name!r} in {os.path.basename(file.path)}, which does not hold it"
+                raise CheckpointError(f"{wrong}; index and shards are of different saves: fetch both again")
             self._places[name] = file, file.tensors[name]
         return self._places[name][1]
 
@@ -214,7 +212,7 @@ class Checkpoint:
         if tensor.dtype not in formats:
             wrong = f"tensor {name!r} is stored as {tensor.dtype}"
             raise CheckpointError(f"{tensor.file}: {wrong}; this layer reads {', '.join(formats)}")
-        self.taken[name] = tensor
+        self.requested_tensors[name] = tensor
         return StoredTable(self._places[name][0].raw(tensor), tensor.dtype, dtype)
 
     def aliases(self) -> dict[str, str]:
@@ -254,9 +252,8 @@ def read_index(text: bytes, where: str) -> dict[str, str]:
         if strange:
             raise ValueError(f"a shard must be a plain file name, found {strange[0]!r:.80}")
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f'{where}: not an index of shards ({error}); expected {{"weight_map": {{tensor: file}}}}; fetch it again'
-        ) from None
+        expected = 'expected {"weight_map": {tensor: file}}'
+        raise CheckpointError(f"{where}: not an index of shards ({error}); {expected}; fetch it again") from None
     return dict(weight_map)
 
 

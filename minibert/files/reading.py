@@ -25,24 +25,24 @@ STDIN = "-"
 LONGEST_LINE = 1 << 26  # bytes: a file without line ends must not be read whole
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 UTF8 = b"\xef\xbb\xbf"
-BLOCK = 1 << 18  # bytes read at a time
+READ_BYTES = 1 << 18  # bytes read at a time
 _MODEL_FILES: dict[tuple[int, int], str] = {}  # device and number of a file -> its path when it was opened
 
 
 def note_model_file(path: FileName) -> None:
     """Remember a file of a model, which `writing` never overwrites. A missing file is ignored."""
     with suppress(OSError, ValueError):
-        found = os.stat(path)
-        _MODEL_FILES[found.st_dev, found.st_ino] = os.path.abspath(path)
+        status = os.stat(path)
+        _MODEL_FILES[status.st_dev, status.st_ino] = os.path.abspath(path)
 
 
 def model_file(path: FileName) -> str | None:
     """Return the name under which a model's file, by any name, was opened here; None for any other file."""
     try:
-        found = os.stat(path)
-        opened = _MODEL_FILES.get((found.st_dev, found.st_ino))
+        status = os.stat(path)
+        opened = _MODEL_FILES.get((status.st_dev, status.st_ino))
         # a file system reuses the numbers of deleted files
-        return opened if opened is not None and os.path.samestat(os.stat(opened), found) else None
+        return opened if opened is not None and os.path.samestat(os.stat(opened), status) else None
     except OSError:
         return None
 
@@ -51,11 +51,11 @@ def sha256_of(path: FileName) -> str:
     """Return the sha256 of a file."""
     import hashlib  # loads OpenSSL: 3 MiB that most processes do not need
 
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(BLOCK):
-            found.update(block)
-    return found.hexdigest()
+        while block := file.read(READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def existing(path: FileName) -> bool:
@@ -166,11 +166,11 @@ def without_end(line: bytes) -> bytes:
 def _arriving(name: str) -> Iterator[list[bytes]]:
     """Read lists of the lines that have arrived."""
     begun: list[bytes] = []  # pieces of the line whose end has not arrived
-    done = length = 0  # bytes of the lines before it, and its own
+    done = size = 0  # bytes of the lines before it, and its own
     block = b"more"
     with reading(shown_file(name), "lines"), _opened(name) as file:
         while block:
-            block = file.read1(BLOCK)  # waits only if nothing has arrived
+            block = file.read1(READ_BYTES)  # waits only if nothing has arrived
             end = block.rfind(b"\n") + 1
             if end or not block:  # whole lines, or at last a line without an end
                 lines = io.BytesIO(b"".join([*begun, block[:end]])).readlines()
@@ -180,10 +180,10 @@ def _arriving(name: str) -> Iterator[list[bytes]]:
                         raise ValueError(f"{shown_file(name)}: {wrong}")
                     lines[0] = lines[0].removeprefix(UTF8)
                 yield [line for line in lines if line]
-                done, length, begun = done + length + end, 0, []
+                done, size, begun = done + size + end, 0, []
             begun.append(block[end:])
-            length += len(block) - end
-            if length >= LONGEST_LINE:
+            size += len(block) - end
+            if size >= LONGEST_LINE:
                 wrong = f"a line of more than {LONGEST_LINE:,} bytes begins at byte {done:,}"
                 raise ValueError(f"{shown_file(name)}: {wrong}; is it in another format?")
 

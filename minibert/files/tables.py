@@ -2,14 +2,15 @@
 
 Conversion is exact, since every float16 and bfloat16 number is a float32 number too. Only float64 is rounded.
 
-Weights are copied or stay mapped as follows. A local file is mapped, and with `mmap=False` each tensor is read into
-memory (`checkpoint.SafetensorsFile.raw`). The tables of the input layer keep their stored format: `rows` copies and
-converts only the rows of a text, and a narrow table of at most SMALL_TABLE numbers is converted once. A weight of a
-block is used whole. If the file stores it in the dtype of the computation, `array` returns the mapped numbers, which
-processes share; a misaligned tensor is copied. Any other format is converted once and then laid out column-major by
-`in_order`; with `low_memory` it stays mapped, and each use converts it into a `ScratchBuffer`. With an AVX-512 kernel
-the weights of the blocks' products are also copied as panels (`equations.fast.Panels`), unless `mmap=True`. An
-adapter's sums and a remote file's rows are in memory.
+Weights are copied or stay mapped as follows. A local file is mapped; with `mmap=False` each tensor is read into memory
+(`checkpoint.SafetensorsFile.raw`). Norms and biases are copied. The tables of the input layer keep their stored format:
+`rows` copies and converts only the rows of a text, and a narrow table of at most SMALL_TABLE numbers is converted once.
+A weight of a block is used whole. If the file stores it in the dtype of the computation, `array` returns the mapped
+numbers, which processes share; a misaligned tensor is copied. Any other format is converted once and then laid out
+column-major by `column_major`; with `low_memory` it stays mapped, and each use converts it into a `ScratchBuffer`. With
+`mmap=None`, the default of `load_encoder`, and an AVX-512 kernel the weights of the blocks' products are also copied as
+panels (`equations.fast.Panels`), if all of them need at most half of the memory. An adapter's sums and a remote file's
+rows are in memory.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ class StoredTable(Table):
         return self._raw
 
     @property
-    def at_hand(self) -> bool:
+    def zero_copy(self) -> bool:
         """Whether the file holds the numbers in the computed dtype, aligned: then nothing is copied or converted."""
         return self._same and self._aligned
 
@@ -196,8 +197,8 @@ class FoldedTable(Table):
         self.shape = (table.shape[0] if mapping is None else len(mapping), table.shape[1])
 
     def rows(self, ids: Array | slice, out: Array | None = None) -> Array:
-        found = self.table.rows(ids if self._mapping is None else self._mapping[ids], out)
-        return found if self._weights is None else np.multiply(found, self._weights[ids][..., None], out=out)
+        rows = self.table.rows(ids if self._mapping is None else self._mapping[ids], out)
+        return rows if self._weights is None else np.multiply(rows, self._weights[ids][..., None], out=out)
 
     def expect(self, ids: Iterable[ArrayLike]) -> None:
         self.table.expect(ids if self._mapping is None else (self._mapping[some] for some in map(np.asarray, ids)))
@@ -226,7 +227,7 @@ Weight = Array | StoredTable
 """The weight of a linear layer: an array, or with `low_memory` a table whose numbers stay as they are stored."""
 
 
-def in_order(weight: Weight) -> Weight:
+def column_major(weight: Weight) -> Weight:
     """Lay a map's weight (out, in) out as `x @ weight^T` reads it: the numbers of one input side by side.
 
     BLAS need not reorder them then: 5 to 32 tokens take 0.7 to 0.95 of the time. This is for numbers that were copied
@@ -284,8 +285,8 @@ class FormulaTable(Table):
         return self._first(self.shape[0]).array()
 
     def _first(self, count: int) -> StoredTable:
-        made = self._made  # read once: another thread may replace it by a longer table
-        if made is None or len(made.stored_numbers) < count:
+        table = self._made  # read once: another thread may replace it by a longer table
+        if table is None or len(table.stored_numbers) < count:
             rows, dim = self.shape
-            made = self._made = as_table(self._make(min(rows, max(2 * count, FIRST_ROWS)), dim))
-        return made
+            table = self._made = as_table(self._make(min(rows, max(2 * count, FIRST_ROWS)), dim))
+        return table

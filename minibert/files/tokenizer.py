@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
+from hashlib import sha256
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,9 +38,7 @@ def without_panic(file: str) -> Iterator[None]:
         if type(error).__name__ != "PanicException":
             raise
         wrong = f"the tokenizers library broke off ({str(error) or 'without a reason'})"
-        raise TokenizerError(
-            f"{file}: {wrong}; a rule in this file is damaged or does not end; fetch it again"
-        ) from None
+        raise TokenizerError(f"{file}: {wrong}; a rule in this file is damaged; fetch it again") from None
 
 
 class Encoded(NamedTuple):
@@ -136,7 +136,10 @@ class Tokenizer:
         """
         if isinstance(texts, str) and isinstance(text_pair, str) and not text_pair:
             text_pair = None
-        firsts, pairs = (texts, None) if isinstance(texts, list) and text_pair is None else listed(texts, text_pair)
+        firsts = texts if isinstance(texts, list) and text_pair is None else listed(texts)
+        pairs = None if text_pair is None else listed(text_pair, "text_pair")
+        if pairs is not None and len(pairs) != len(firsts):
+            raise ValueError(f"text_pair must have one text for each of the {len(firsts)} texts, found {len(pairs)}")
         encodings, typed = self._encoded(firsts, pairs, start, self._encode_batch, file_types)
         return [self._fit(each, i, typed, truncation, max_length) for i, each in enumerate(encodings, start)]
 
@@ -150,14 +153,14 @@ class Tokenizer:
         if pairs is not None:
             _refuse_other_than_str(pairs, "text_pair", start)
             texts = list(zip(firsts, pairs, strict=True))
-        given = [text if len(text) > 1 else text[0] for text in texts]
+        inputs = [text if len(text) > 1 else text[0] for text in texts]
         try:
             with without_panic(self._file):
                 if len(texts) <= FEW and sum(len(part) for text in texts for part in text) <= SHORT:
                     # one by one: the library's threads, once awake, occupy the cores during the products that follow
-                    found = [split([text])[0] for text in given]
+                    encodings = [split([text])[0] for text in inputs]
                 else:
-                    found = list(split(given))
+                    encodings = list(split(inputs))
         except (TypeError, UnicodeError):
             for number, text in enumerate(texts, start):
                 refuse_surrogates(text, number)
@@ -167,9 +170,9 @@ class Tokenizer:
         except Exception as error:  # noqa: BLE001  the library's Rust core raises bare Exception
             raise TokenizerError(f"the tokenizer refuses a text ({error}); its vocabulary is incomplete") from None
         # a template treats all texts alike: if it gives the longest text segment 0, it gives every text segment 0
-        longest = max(found, key=len, default=None)
+        longest = max(encodings, key=len, default=None)
         typed = (self._typed or file_types) and (pairs is not None or (longest is not None and any(longest.type_ids)))
-        return found, typed
+        return encodings, typed
 
     def _fit(self, encoding: Any, i: int, typed: bool, truncation: bool, max_length: int | None) -> Encoded:
         """Read one encoding; truncate it to `max_length`, or raise ValueError."""
@@ -208,15 +211,15 @@ class Tokenizer:
         None for a token of the first. Raises what `encode` raises.
         """
         encodings, typed = self._encoded(texts, pairs, start, self._tokenizer.encode_batch)
-        found = []
+        results = []
         for i, encoding in enumerate(encodings, start):
             long = max_length is not None and len(encoding.ids) > max_length
             keep = self._kept(encoding, max_length) if long and max_length is not None else [True] * len(encoding.ids)
             inside = [number == (pairs is not None) for number in encoding.sequence_ids]
             tokens = zip(encoding.offsets, inside, keep, strict=True)
-            spans = [(first, end) if own else None for (first, end), own, stays in tokens if stays]
-            found.append((self._fit(encoding, i, typed, True, max_length), spans))
-        return found
+            spans = [(first, end) if in_text else None for (first, end), in_text, stays in tokens if stays]
+            results.append((self._fit(encoding, i, typed, True, max_length), spans))
+        return results
 
     def pad(self, encoded: Sequence[Encoded], padding: str = "right") -> dict[str, Array]:
         """Return one padded batch: input_ids, attention_mask, token_type_ids, int64 (batch, seq).
@@ -276,6 +279,20 @@ class Tokenizer:
         """Return all rules and the vocabulary, as in a tokenizer.json."""
         return str(self._tokenizer.to_str())
 
+    @cached_property
+    def digest(self) -> str:
+        """The sha256 of everything that decides a text's ids: rules, vocabulary, and settings outside tokenizer.json.
+
+        Rules that are null, false or empty do not count: another version of the library writes more or fewer of them.
+        """
+        rules = json.loads(self.rules())
+        pieces, merges = (rules["model"].pop(name, ()) for name in ("vocab", "merges"))
+        pieces = sorted(pieces.items(), key=itemgetter(1)) if isinstance(pieces, dict) else pieces
+        del rules["version"], rules["decoder"]
+        others = self.truncates_left, self._typed, self.pads_left, self._tokenizer.encode_special_tokens
+        text = json.dumps(_set(rules), sort_keys=True) + json.dumps([pieces, merges, others])
+        return sha256(text.encode()).hexdigest()
+
     def changed(self, change: Callable[[dict[str, Any]], None]) -> Tokenizer:
         """Return a copy whose rules, but not its vocabulary, `change` has altered: the rules of a tokenizer.json."""
         from tokenizers import Tokenizer as Reader
@@ -296,8 +313,8 @@ class Tokenizer:
 
     def is_special(self, token_id: int) -> bool:
         """Whether this is a special token, such as [SEP]."""
-        added = self._tokenizer.get_added_tokens_decoder().get(token_id)
-        return added is not None and bool(added.special)
+        token = self._tokenizer.get_added_tokens_decoder().get(token_id)
+        return token is not None and bool(token.special)
 
     def tokens(self, ids: Array) -> Any:
         """Return the token of each id as text, in nested lists of the ids' shape."""
@@ -307,6 +324,13 @@ class Tokenizer:
         if token is None:
             raise IndexError(f"id {ids} is below {self.size}, but this tokenizer has no token for it")
         return token
+
+
+def _set(rules: Any) -> Any:
+    """Return rules without entries that are null, false or empty."""
+    if isinstance(rules, dict):
+        return {name: _set(value) for name, value in rules.items() if value or type(value) in (int, float)}
+    return [_set(value) for value in rules] if isinstance(rules, list) else rules
 
 
 def longest_first(first: int, second: int, limit: int) -> tuple[int, int]:
@@ -324,15 +348,8 @@ def longest_first(first: int, second: int, limit: int) -> tuple[int, int]:
     return (long, short) if first > second else (short, long)
 
 
-def listed(texts: Texts, text_pair: Texts | None = None) -> tuple[list[str], list[str] | None]:
-    """Return lists of the texts and of the second texts. Raises TypeError and ValueError."""
-    firsts, pairs = _list_of(texts, "texts"), None if text_pair is None else _list_of(text_pair, "text_pair")
-    if pairs is not None and len(pairs) != len(firsts):
-        raise ValueError(f"text_pair must have one text for each of the {len(firsts)} texts, found {len(pairs)}")
-    return firsts, pairs
-
-
-def _list_of(texts: Texts, name: str) -> list[str]:
+def listed(texts: Texts, name: str = "texts") -> list[str]:
+    """Return a new list of the texts. Raises TypeError."""
     if isinstance(texts, str):
         return [texts]
     if isinstance(texts, list):

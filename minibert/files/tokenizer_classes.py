@@ -98,9 +98,8 @@ def _bert(lib: Any, settings: Settings) -> Rules:
 
 def _dpr(lib: Any, settings: Settings) -> Rules:
     """Split like BERT, but ignore do_lower_case, as transformers' class does."""
-    return _bert(
-        lib, settings._replace(flag=lambda key, usual: usual if key == "do_lower_case" else settings.flag(key, usual))
-    )
+    flag = settings.flag
+    return _bert(lib, settings._replace(flag=lambda key, usual: usual if key == "do_lower_case" else flag(key, usual)))
 
 
 def _byte_level(lib: Any, settings: Settings) -> Rules:

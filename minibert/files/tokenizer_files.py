@@ -55,13 +55,13 @@ def open_tokenizer(
     config = read_object(find("tokenizer_config.json"), TokenizerError)
     if "added_tokens_decoder" not in config:  # unless the file is of the newer kind
         config |= read_object(find("special_tokens_map.json"), TokenizerError)
-    own = config.get("tokenizer_class")
-    for file, name in (("tokenizer_config.json", own), ("config.json", declared)):
+    named_class = config.get("tokenizer_class")
+    for file, name in (("tokenizer_config.json", named_class), ("config.json", declared)):
         if name is not None and not (isinstance(name, str) and name):
             raise TokenizerError(f"{where}: {file}: 'tokenizer_class' must be a name, found {name!r:.40}")
     if always_usual:
-        own = declared = None
-    name = class_of(own or declared, usual, lambda: path is not None and _mentions(path, b'"ByteLevel"'))
+        named_class = declared = None
+    name = class_of(named_class or declared, usual, lambda: path is not None and _mentions(path, b'"ByteLevel"'))
     if name in classes.ELSEWHERE:
         raise TokenizerError(
             f"{where}: the tokenizer class {name} has rules that minibert does not have; if tokenizer.json alone gives "
@@ -71,7 +71,7 @@ def open_tokenizer(
     try:
         with without_panic(str(path)):
             if path is not None:
-                reader = _from_json(path, class_, config, find, bool(own))
+                reader = _from_json(path, class_, config, find, bool(named_class))
             elif class_.older and (path := find(class_.older)) is not None:
                 reader = _from_older(path, class_, config, find, where)
             else:
@@ -188,10 +188,10 @@ def _from_older(path: FileName, class_: TokenizerClass, config: Json, find: Find
 
 def _class_settings(config: Json, class_: TokenizerClass, normalizer: Any) -> Settings:
     def flag(key: str, default: bool | None) -> bool | None:
-        found = config.get(key)
-        if found is not None and not isinstance(found, bool):
-            raise _UnfitError(f"tokenizer_config.json: {key!r} must be true or false, found {found!r:.40}")
-        return default if found is None else found
+        value = config.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise _UnfitError(f"tokenizer_config.json: {key!r} must be true or false, found {value!r:.40}")
+        return default if value is None else value
 
     tokens = _named_texts(config)
     steps = normalizer if type(normalizer).__name__ == "Sequence" else [normalizer]
@@ -218,16 +218,16 @@ def _typed(class_: TokenizerClass, config: Json) -> bool:
 
 def _content(value: Any, key: str) -> str | None:
     """Return the text of a token, which is stored as a string or as an object with flags."""
-    found = value.get("content") if isinstance(value, dict) else value
-    if found is not None and not isinstance(found, str):
+    text = value.get("content") if isinstance(value, dict) else value
+    if text is not None and not isinstance(text, str):
         raise _UnfitError(f"tokenizer_config.json: {key!r} must be a token, found {value!r:.40}")
-    return found
+    return text
 
 
 def _named_texts(config: Json) -> dict[str, str]:
     """Return the special tokens that tokenizer_config.json names: "cls" -> "[CLS]"."""
-    found = {name: _content(config.get(f"{name}_token"), f"{name}_token") for name in NAMED}
-    return {name: text for name, text in found.items() if text is not None}
+    texts = {name: _content(config.get(f"{name}_token"), f"{name}_token") for name in NAMED}
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 # -- parts -------------------------------------------------------------------------------------------------------
@@ -282,12 +282,12 @@ def _listed_tokens(config: Json, find: Find, stored: Mapping[int, Any]) -> dict[
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise _UnfitError(f"tokenizer_config.json: added_tokens_decoder is not readable ({error})") from None
     names = {*_named_texts(config).values(), *(_content(token, "extra_special_tokens") for token in _extra(config))}
-    found = {}
+    tokens = {}
     for content, i in read_object(find("added_tokens.json"), TokenizerError).items():
         if type(i) is not int:
             raise _UnfitError(f"added_tokens.json: {content!r} must have an id, found {i!r:.40}")
-        found[i] = AddedToken(content, normalized=content not in names, special=content in names)
-    return {**found, **stored}
+        tokens[i] = AddedToken(content, normalized=content not in names, special=content in names)
+    return {**tokens, **stored}
 
 
 def _flags(token: Json) -> Json:
@@ -296,10 +296,10 @@ def _flags(token: Json) -> Json:
 
 def _extra(config: Json) -> list[Any]:
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
-    found = list(extra.values()) if isinstance(extra, dict) else extra
-    if not isinstance(found, list):
+    tokens = list(extra.values()) if isinstance(extra, dict) else extra
+    if not isinstance(tokens, list):
         raise _UnfitError(f"tokenizer_config.json: special tokens must be a list, found {extra!r:.40}")
-    return found
+    return tokens
 
 
 def _named_tokens(class_: TokenizerClass, config: Json) -> dict[str, Any]:
@@ -309,12 +309,12 @@ def _named_tokens(class_: TokenizerClass, config: Json) -> dict[str, Any]:
     named: Json = {f"{name}_token": class_.tokens.get(name) for name in NAMED}
     named |= {key: value for key, value in config.items() if key.endswith("_token") and isinstance(value, str | dict)}
     named |= {f"extra {i}": token for i, token in enumerate(_extra(config))}
-    found = {}
+    tokens = {}
     for key, value in named.items():
         flags = _flags(value) if isinstance(value, dict) else {"lstrip": key == "mask_token" and class_.takes_left}
         if (content := _content(value, key)) is not None:
-            found[key] = AddedToken(content, **{"special": True, "normalized": False, **flags})
-    return found
+            tokens[key] = AddedToken(content, **{"special": True, "normalized": False, **flags})
+    return tokens
 
 
 def _names(template: Template | None) -> list[str]:
@@ -333,9 +333,9 @@ def _put_template(reader: Any, class_: TokenizerClass, config: Json, older: bool
         template = Template(f"{begin} $A {end}", f"{begin} $A {end} {begin and begin + ':1'} $B:1 {end and end + ':1'}")
     from tokenizers import processors
 
-    def filled(parts: str) -> list[str]:
-        each = (part.partition(":") for part in parts.split())
-        return [f"{part if part[0] == '$' else tokens[part]}:{segment or 0}" for part, _, segment in each]
+    def with_tokens(parts: str) -> list[str]:
+        steps = (part.partition(":") for part in parts.split())
+        return [f"{part if part[0] == '$' else tokens[part]}:{segment or 0}" for part, _, segment in steps]
 
     used = sorted({tokens[name] for name in _names(template)})
     ids = {token: reader.token_to_id(token) for token in used}
@@ -347,7 +347,7 @@ def _put_template(reader: Any, class_: TokenizerClass, config: Json, older: bool
         reader.post_processor = processors.RobertaProcessing((sep, ids[sep]), (cls, ids[cls]), trims, spaced)
         return
     reader.post_processor = processors.TemplateProcessing(
-        single=filled(template.single), pair=filled(template.pair), special_tokens=list(ids.items())
+        single=with_tokens(template.single), pair=with_tokens(template.pair), special_tokens=list(ids.items())
     )
 
 
@@ -409,14 +409,13 @@ def static_tokenizer(old: Tokenizer) -> StaticTokenizer:
         if step.get("type") == "ByteLevel":
             step["add_prefix_space"] = True
     content = json.dumps(rules, ensure_ascii=False, separators=(",", ":"))
-    return StaticTokenizer(
-        Tokenizer(Reader.from_str(content)), content.encode(), tokens, [vocabulary[t] for t in tokens]
-    )
+    ids = [vocabulary[token] for token in tokens]
+    return StaticTokenizer(Tokenizer(Reader.from_str(content)), content.encode(), tokens, ids)
 
 
 def unknown_token(model: dict[str, Any]) -> str | None:
     """Return the token for unknown words; `model` as in tokenizer.json."""
     if model["type"] == "Unigram":
         return None if model["unk_id"] is None else str(model["vocab"][model["unk_id"]][0])
-    found: str | None = model.get("unk_token")
-    return found
+    token: str | None = model.get("unk_token")
+    return token

@@ -26,7 +26,7 @@ Span = tuple[int, int]  # first, and one past the last
 
 HEADER_GUESS = 1 << 15  # bytes: the header of most models fits, so that one request is enough
 ROWWISE_FROM = 256_000  # bytes; larger lazy tables are fetched row by row
-BLOCK = 1024  # bytes that are fetched together
+FETCH_BYTES = 1024  # bytes that are fetched together
 GAP = 4  # unwanted blocks between two wanted ones that cost less than a second request
 PIECE = 1 << 14  # blocks of the largest request
 MOST_REQUESTS = 256  # for one file's rows; after them a whole table is fetched
@@ -52,7 +52,7 @@ class RemoteFile(SafetensorsFile):
             self._bytes = np.frombuffer(memory_map.mmap(-1, max(8, self._size)), np.uint8)
         except OSError as error:
             raise CheckpointError(f"{where}: no room to map its {self._size:,} bytes ({error.strerror})") from None
-        self._fetched = np.zeros(self._size // BLOCK + 1, np.bool_)
+        self._fetched = np.zeros(self._size // FETCH_BYTES + 1, np.bool_)
         for start, content, _ in spans:
             self._store(start, content)
         length = 8 + int.from_bytes(self._read(0, 8).tobytes(), "little")
@@ -77,14 +77,14 @@ class RemoteFile(SafetensorsFile):
 
         table: the tensor to fetch whole if its rows need too many requests.
         """
-        first, last = starts // BLOCK, (stops - 1) // BLOCK
+        first, last = starts // FETCH_BYTES, (stops - 1) // FETCH_BYTES
         every = np.minimum(first[:, None] + np.arange((last - first + 1).max(initial=0)), last[:, None])
         if self._fetched[every].all():
             return
         from huggingface_hub.utils.tqdm import tqdm
 
         def fetch_run(run: Span) -> None:
-            start, stop = run[0] * BLOCK, run[1] * BLOCK
+            start, stop = run[0] * FETCH_BYTES, run[1] * FETCH_BYTES
             content, size = self._files.part(self._name, (start, stop))
             wanted, found = (min(stop, self._size) - start, self._size), (len(content), size)
             if found != wanted:  # missing bytes would be zeros
@@ -97,10 +97,10 @@ class RemoteFile(SafetensorsFile):
             runs = merge(np.unique(every[~self._fetched[every]]), GAP)
             self._requests += len(runs) if table else 0
             if table and self._requests > MOST_REQUESTS:
-                runs = [(table.start // BLOCK, -(-table.stop // BLOCK))]
+                runs = [(table.start // FETCH_BYTES, -(-table.stop // FETCH_BYTES))]
             runs = [(at, min(at + PIECE, stop)) for start, stop in runs for at in range(start, stop, PIECE)]
             # a bar on a terminal, after a second
-            shown: dict[str, Any] = dict(unit="B", unit_scale=BLOCK, leave=False, delay=1, disable=None)
+            shown: dict[str, Any] = dict(unit="B", unit_scale=FETCH_BYTES, leave=False, delay=1, disable=None)
             total = sum(stop - start for start, stop in runs)
             with tqdm(total=total, desc=self._files.describe(self._name), **shown) as bar:  # type: ignore[no-untyped-call]
                 parallel_for(fetch_run, runs, MOST_AT_ONCE)
@@ -114,7 +114,7 @@ class RemoteFile(SafetensorsFile):
         stop = start + len(content)
         self._bytes[start:stop] = np.frombuffer(content, np.uint8)
         # after the bytes themselves: readers do not take the lock
-        self._fetched[start // BLOCK : stop // BLOCK + (stop == self._size)] = True
+        self._fetched[start // FETCH_BYTES : stop // FETCH_BYTES + (stop == self._size)] = True
 
     def _save(self, start: int, content: bytes) -> None:
         self._store(start, content)
@@ -127,8 +127,8 @@ class RemoteFile(SafetensorsFile):
         servers reported different sizes in two runs.
         """
         with suppress(OSError):
-            found = [path for path in self._folder.iterdir() if re.fullmatch(r"\d+-\d+-\d+", path.name)]
-            read = [(*map(int, path.name.split("-")), path.read_bytes()) for path in found]
+            paths = [path for path in self._folder.iterdir() if re.fullmatch(r"\d+-\d+-\d+", path.name)]
+            read = [(*map(int, path.name.split("-")), path.read_bytes()) for path in paths]
             spans = [(start, content, size) for start, stop, size, content in read if len(content) == stop - start]
             same = len({size for *_, size in spans}) == 1
             return spans if same and any(start == 0 for start, *_ in spans) else []
@@ -176,7 +176,7 @@ class RemoteCheckpoint(Checkpoint):
         file = self._places[name][0]
         large = len(tensor.shape) == 2 and tensor.stop - tensor.start > ROWWISE_FROM
         if self._lazy and large and tensor.dtype in formats and isinstance(file, RemoteFile):
-            self.taken[name] = tensor
+            self.requested_tensors[name] = tensor
             return RowTable(file, tensor, dtype)
         return super().table(name, dtype, formats)
 

@@ -123,13 +123,13 @@ class Repository:
         with self._in_words():
             api, timeout = HfApi(self._endpoint, token=False, headers=self._headers()), constants.HF_HUB_ETAG_TIMEOUT
             try:
-                found = api.model_info(self.name, revision=self.revision, expand=["sha", "siblings"], timeout=timeout)
+                model = api.model_info(self.name, revision=self.revision, expand=["sha", "siblings"], timeout=timeout)
             except RevisionNotFoundError:
                 self.commit = ""  # no cached commit replaces it
                 raise
-            if not COMMIT.fullmatch(found.sha or ""):  # it becomes part of a path
-                raise ValueError(f"this is not an answer of the Hub: {found.sha!r} is no commit")
-            self.commit, self._files = str(found.sha), [file.rfilename for file in found.siblings or ()]
+            if not COMMIT.fullmatch(model.sha or ""):  # it becomes part of a path
+                raise ValueError(f"this is not an answer of the Hub: {model.sha!r} is no commit")
+            self.commit, self._files = str(model.sha), [file.rfilename for file in model.siblings or ()]
         write_cache(self.ranges(LIST), json.dumps(self._files).encode())
         if self.revision != self.commit:
             write_cache(self._refs, self.commit.encode())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from minibert.families.parts.steps import Bound, Inputs, Norm, Positions, Projec
 from minibert.files.tokenizer import listed
 from minibert.models.run import packing
 from minibert.models.run.attributes import OfModules, hinted
-from minibert.models.run.packing import Packed, Preparation, cut
+from minibert.models.run.packing import Packed, Preparation
 from minibert.models.run.pipeline import TextPipeline
 from minibert.threads.pool import checked_threads, parallel_for, usable_threads
 
@@ -250,7 +250,7 @@ class EmbeddingLayer(OfModules):
 
         Raises ValueError for another pooling ("cls" among them: see the message) and for a text that is too long.
         """
-        items, _ = listed(texts)
+        items = listed(texts)
         pipeline = self.pipeline(pooling, normalize, truncation, threads)
         return pipeline.all(items, "embed" if progress else "")
 
@@ -367,6 +367,20 @@ def run(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, thread
 
     parallel_for(work, cut(inputs.batch, inputs.seq, rows), count)
     return out
+
+
+def cut(batch: int, seq: int, rows: int) -> Iterator[tuple[slice, slice]]:
+    """Cut (batch, seq) into blocks of about `rows` tokens: whole sequences, or parts of a long one.
+
+    >>> [(batch.start, batch.stop, seq.start, seq.stop) for batch, seq in cut(1, 5, 2)]
+    [(0, 1, 0, 2), (0, 1, 2, 4), (0, 1, 4, 5)]
+    >>> [(batch.start, batch.stop, seq.start, seq.stop) for batch, seq in cut(3, 2, 4)]
+    [(0, 2, 0, 2), (2, 3, 0, 2)]
+    """
+    tall = max(1, rows // seq) if seq else 1
+    for top in range(0, batch, tall):
+        for left in range(0, seq, rows):
+            yield slice(top, min(top + tall, batch)), slice(left, min(left + rows, seq))
 
 
 def run_steps(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, record: Record = None) -> Array:

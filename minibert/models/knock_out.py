@@ -122,11 +122,11 @@ def _in_turn(functions: list[Function], values: Array) -> Array:
 
 def _pass_by(part: BoundResidual, add: Callable[[str, Function], None]) -> None:
     """Skip a sublayer: it adds 0, and a norm after the sum returns the sum's input."""
-    add(part.within or part.work.output, np.zeros_like)
-    if part.after:
+    add(part.output_norm or part.work.output, np.zeros_like)
+    if part.post_norm:
         entered = _Kept(part.sum)
         add(part.sum, entered.keep)
-        add(part.after, lambda values: entered.take())
+        add(part.post_norm, lambda values: entered.take())
 
 
 def _without_positions(own: BoundAttention, add: Callable[[str, Function], None]) -> None:
@@ -142,9 +142,9 @@ def _without_positions(own: BoundAttention, add: Callable[[str, Function], None]
         q = queries.take()
         k = keys.take() if sources[1] != sources[0] else q
         if joined and not own.norms[0]:
-            q = q[..., : own.edges[0]]
+            q = q[..., : own.qkv_splits[0]]
         if joined and not own.norms[1]:
-            k = k[..., own.edges[0] : own.edges[1]]
+            k = k[..., own.qkv_splits[0] : own.qkv_splits[1]]
         q, k = (x.reshape(*x.shape[:2], -1, own.head_dim).swapaxes(1, 2) for x in (q, k))  # (texts, heads, ...)
         return attention_scores(q, np.repeat(k, own.heads // own.key_heads, axis=1), own.scale)
 

@@ -45,7 +45,7 @@ BUCKETS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)  # seconds, of the histogram
 
 
 def embeddings(model: Model, request: Parsed, job: Job) -> Any:
-    """Return vectors in OpenAI's form; `truncated` is the number of truncated texts."""
+    """Return vectors in OpenAI's form."""
     form = request.get(*FORM, default="float")
     vectors = _finite(model.shortened(job.result(), request.get("dimensions"), request.get("normalized")))
     vectors = quantized(vectors, form) if form in BITS else vectors.astype("<f4")
@@ -86,8 +86,10 @@ def rerank(model: Model, request: Parsed, job: Job) -> Any:
 
 
 def _usage(job: Job) -> dict[str, Any]:
+    """Return the tokens, the number of truncated texts, and of each its index and the tokens that were left out."""
     tokens = {"prompt_tokens": job.tokens, "total_tokens": job.tokens}
-    return {"usage": tokens, "truncated": len(job.truncated)}
+    texts = [{"index": i, "tokens_left_out": count} for i, count in sorted(job.truncated.items())]
+    return {"usage": tokens, "truncated": len(texts), "truncated_texts": texts}
 
 
 def _finite(numbers: Array) -> Array:
@@ -237,11 +239,8 @@ class Server:
             if not has_token(headers.get("authorization", ""), self.token):
                 raise Refusal(401, "this server needs its token: Authorization: Bearer TOKEN", code="invalid_api_key")
         elif is_public(host) or not (address.startswith(("127.", "/")) or address in ("", *LOCAL)):
-            raise Refusal(
-                403,
-                f"without a token this server answers at names of this machine, found {host!r:.80} at "
-                f"{address or 'a socket'}; ask 127.0.0.1, or start the server with a token",
-            )
+            found = f"found {host!r:.80} at {address or 'a socket'}; ask 127.0.0.1, or start the server with a token"
+            raise Refusal(403, f"without a token this server answers at names of this machine, {found}")
 
     # -- handlers ----------------------------------------------------------------------------------------------
 
@@ -254,11 +253,14 @@ class Server:
             "model": model.names[0], "texts": len(job.items), "tokens": job.tokens, "truncated": len(job.truncated),
         }  # fmt: skip
         if job.truncated and not parsed.get("truncate", default=True):
-            advice = "has more tokens than this model takes; shorten it, or leave 'truncate' out"
-            raise Refusal(400, f"{parsed.field}[{job.truncated[0]}] {advice}", parsed.field)
-        if len(parsed.items) <= self.limits.inline:
-            return as_json(endpoint.answer(model, parsed, job))
-        return await asyncio.to_thread(lambda: as_json(endpoint.answer(model, parsed, job)))
+            advice = "has more tokens than this model allows; shorten it, or leave 'truncate' out"
+            raise Refusal(400, f"{parsed.field}[{min(job.truncated)}] {advice}", parsed.field)
+
+        def answer() -> Any:
+            found = endpoint.answer(model, parsed, job)
+            return as_json(found, headers=job.headers() if isinstance(found, list) else {})
+
+        return answer() if len(parsed.items) <= self.limits.inline else await asyncio.to_thread(answer)
 
     async def health(self, request: Any) -> Any:
         """GET /health."""
@@ -266,17 +268,20 @@ class Server:
 
     async def info(self, request: Any) -> Any:
         """GET /info: about the first model, and in `models` about all."""
-        about = [model.about() for model in self.models]
+        about = await asyncio.to_thread(lambda: [model.about() for model in self.models])  # reads weights
         server = {"limits": self.limits._asdict(), "requests_inside": self.inside}
         return as_json({**about[0], "models": about, **server, "version": sys.modules["minibert"].__version__})
 
     async def list_models(self, request: Any) -> Any:
         """GET /v1/models, or one of them: /v1/models/NAME."""
-        about = {"object": "model", "created": self.started, "owned_by": "minibert"}
-        if name := request.path_params.get("name"):
-            self._model(name)
-            return as_json({"id": name, **about})
-        return as_json({"object": "list", "data": [{"id": model.names[0], **about} for model in self.models]})
+        asked = request.path_params.get("name")
+        kind = {"object": "model", "created": self.started, "owned_by": "minibert"}
+        models = {asked: self._model(asked)} if asked else {model.names[0]: model for model in self.models}
+        found = [
+            {"id": name, **kind, "identity": await asyncio.to_thread(getattr, each.encoder, "identity")}
+            for name, each in models.items()
+        ]
+        return as_json(found[0] if asked else {"object": "list", "data": found})
 
     async def metrics(self, request: Any) -> Any:
         """GET /metrics, in Prometheus' text form."""
@@ -288,13 +293,13 @@ class Server:
         """Return the model with a name, or the first with a use. Raises Refusal."""
         able = [model for model in self.models if use is None or use in model.kinds]
         usual = [self.reranker] if use == SCORES and self.reranker else able
-        found = usual if name is None else [model for model in self.models if name in model.names]
-        if found and found[0] in able:
-            return found[0]
+        models = usual if name is None else [model for model in self.models if name in model.names]
+        if models and models[0] in able:
+            return models[0]
         known = " and ".join(repr(model.names[0]) for model in self.models)
-        message = f"this server has {known}, and not the model {name!r:.80}"
-        if found or name is None:
-            subject = f"the model {name!r:.80} does not give" if name else "no model of this server gives"
+        message = f"this server does not have the model {name!r:.80}; it has {known}"
+        if models or name is None:
+            subject = f"the model {name!r:.80} does not compute" if name else "no model of this server computes"
             message = f"{subject} {use}; " + (f"ask {able[0].names[0]!r}" if able else f"it was started with {known}")
         raise Refusal(404, message, "model", code="model_not_found")
 

@@ -63,7 +63,7 @@ def declare(parser: Any) -> None:
     add("--token-file", metavar="FILE", help="a file with the token that clients must send")
     add("--token-env", metavar="NAME", help="an environment variable with this token")
     for name, meaning in (
-        ("waiting", f"requests at once; one more is refused (503) {usual}"),
+        ("waiting", f"requests at once; the next one is refused (503) {usual}"),
         ("body", f"bytes of a request (default: {TEXT_BYTES} for each of --max-texts)"),
         ("texts", f"texts of a request {usual}"),
         ("grace", f"seconds for accepted requests after SIGTERM or Ctrl-C; then the answer is 503 {usual}"),

@@ -35,10 +35,10 @@ class Parsed(NamedTuple):
 
     def get(self, *names: str, default: Any = None) -> Any:
         """Return the value of a field that has several names. Raises Refusal if two names have different values."""
-        found = {name: self.fields[name] for name in names if name in self.fields}
-        if any(value != next(iter(found.values())) for value in found.values()):
-            raise Refusal(400, f"{' and '.join(found)} are names of one field here; send one of them", names[0])
-        return next(iter(found.values()), default)
+        values = {name: self.fields[name] for name in names if name in self.fields}
+        if any(value != next(iter(values.values())) for value in values.values()):
+            raise Refusal(400, f"{' and '.join(values)} are names of one field here; send one of them", names[0])
+        return next(iter(values.values()), default)
 
 
 ANYTHING: Field = ("anything", lambda value: True)
@@ -110,7 +110,7 @@ def read_rerank(body: bytes, limits: Limits) -> Parsed:
     fields = check_fields(RERANK, read_json(body))
     if ("texts" in fields) == ("documents" in fields):
         found = "both" if "texts" in fields else "neither"
-        raise Refusal(400, f"expected 'documents' or 'texts', with the texts to be ordered, found {found}", "documents")
+        raise Refusal(400, f"expected 'documents' or 'texts', with the texts to sort, found {found}", "documents")
     field = "texts" if "texts" in fields else "documents"
     query = _text(fields.get("query"), "query", limits.query)
     texts, longest = _texts(fields[field], field, "a list of strings", limits), fields.get("max_tokens_per_doc")
@@ -121,11 +121,10 @@ def _check_count(items: list[Any], name: str, limits: Limits) -> None:
     if not items:
         raise Refusal(400, f"{name!r} is empty; send at least one text", name)
     if len(items) > limits.texts:
-        raise Refusal(413, f"{name!r} has {len(items)} texts, at most {limits.texts} go into one request", name)
+        raise Refusal(413, f"{name!r} has {len(items)} texts, a request may have {limits.texts}", name)
 
 
 def _texts(sent: Any, name: str, expected: str, limits: Limits) -> list[str]:
-    """Check a list of texts. Raises Refusal."""
     if not isinstance(sent, list):
         raise wrong(name, expected, sent)
     _check_count(sent, name, limits)
@@ -137,11 +136,12 @@ def _texts(sent: Any, name: str, expected: str, limits: Limits) -> list[str]:
 
 
 def _text(text: Any, field: str, longest: int) -> str:
-    """Check a text. Raises Refusal."""
     if not isinstance(text, str):
         raise wrong(field, "a string", text)
     if len(text) > longest:
-        raise Refusal(400, f"{field} has {len(text)} characters, at most {longest} are read; send it in parts", field)
+        raise Refusal(
+            400, f"{field} has {len(text)} characters, at most {longest} are allowed; send it in parts", field
+        )
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from minibert.equations.blocks import Affine, softmax
+from minibert.equations import blocks as equations
+from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.nine_terms import normed_parts, score_terms, term_shares
-from minibert.families.parts.bound_blocks import Dense
-from minibert.families.parts.modules import LayerNorm
+from minibert.families.parts.modules import LayerNorm, Linear
 from minibert.families.parts.plan import REAL, Plan, layer_plan, value
 from minibert.families.parts.steps import Positions
 from minibert.files.tables import ScratchBuffer
@@ -39,8 +39,8 @@ def terms_of(encoder: Encoder, batch: Mapping[str, Any]) -> Array:
     attention = block.attention
     maps = [block.modules[path] for path in attention.maps]
     if len(maps) == 1:
-        maps = [maps[0].part(slice(*ends)) for ends in ((0, attention.edges[0]), attention.edges)]
-    query, key = map(_float64, maps[:2])
+        maps = [maps[0].part(slice(*ends)) for ends in ((0, attention.qkv_splits[0]), attention.qkv_splits)]
+    query, key = (equations.Linear(*_float64(module)) for module in maps[:2])
     return score_terms(normed_parts(parts, *_float64(norm), norm.eps), query, key, attention.heads, attention.scale)
 
 
@@ -67,7 +67,7 @@ def _only_norm(encoder: Encoder) -> LayerNorm:
     if more := [term.says for term in block.attention.terms]:
         raise ValueError(f"{family} adds {more[0]} to block 0's scores, so they have more than nine terms; {ADVICE}")
     modules = [step.part for step in list(steps.values())[list(steps).index("sum") + 1 :]]
-    modules += [block.modules[path] for path in (block.parts[0].before, *block.attention.norms) if path]
+    modules += [block.modules[path] for path in (block.parts[0].pre_norm, *block.attention.norms) if path]
     if len(modules) != 1 or type(norm := modules[0]) is not LayerNorm:
         found = " and ".join(map(repr, modules)) or "nothing"
         raise ValueError(f"nine terms need one LayerNorm between the sum and block 0's queries, but {family} has "
@@ -75,11 +75,11 @@ def _only_norm(encoder: Encoder) -> LayerNorm:
     return norm
 
 
-def _float64(module: LayerNorm | Dense) -> Affine:
+def _float64(module: LayerNorm | Linear) -> tuple[Array, Array]:
     """Return weight and bias in float64; the weight of a map as (out, in)."""
-    weight = module.matrix(ScratchBuffer()) if isinstance(module, Dense) else module.weight
+    weight = module.matrix(ScratchBuffer()) if isinstance(module, Linear) else module.weight
     bias = np.zeros(len(weight)) if module.bias is None else module.bias
-    return Affine(weight.astype(np.float64), bias.astype(np.float64))
+    return weight.astype(np.float64), bias.astype(np.float64)
 
 
 # -- one cell ----------------------------------------------------------------------------------------------------

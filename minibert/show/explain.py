@@ -114,7 +114,6 @@ def first_of_text(layer: EmbeddingLayer, input_ids: Array) -> int | None:
 
 
 def _heading(name: str, explanation: Explanation, rows: Array, bold: Style, dim: Style) -> Iterator[str]:
-    """Write a step's heading: its name, shape, function and formula."""
     yield ""
     function = "" if explanation.function is None else dim(f"  equations.{explanation.function.__name__}")
     yield bold(f"{name}  {rows.shape}") + function
@@ -221,13 +220,11 @@ def block_steps(
 
 
 def _columns(attention: BoundAttention, head: int) -> str:
-    """Name the columns of queries and keys that belong to one head."""
     if attention.key_heads != attention.heads:
         return f"head {head} uses key head {head // (attention.heads // attention.key_heads)} of {attention.key_heads}"
     parts = "" if len(attention.maps) == 3 else " (q, k and v side by side)"
-    return (
-        f"columns {head * attention.head_dim} to {(head + 1) * attention.head_dim - 1} of each are head {head}{parts}"
-    )
+    first, end = head * attention.head_dim, (head + 1) * attention.head_dim
+    return f"columns {first} to {end - 1} of each are head {head}{parts}"
 
 
 def pair_table(tokens: Sequence[str], x: Array, bold: Style) -> Iterator[str]:

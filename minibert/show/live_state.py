@@ -188,7 +188,7 @@ def _added(encoder: Encoder, kind: type[BoundAttention] | type[BoundFeedForward]
     """Name the traced values that a block's attention, or its feed-forward, adds."""
     knock_out(encoder, blocks=[block])  # refuses a block that is not there
     part = next(part for part in encoder.stack.blocks[block].parts if isinstance(part.work, kind))
-    return part.within or part.work.output
+    return part.output_norm or part.work.output
 
 
 def _append(change: dict[str, Function], name: str, function: Function) -> None:

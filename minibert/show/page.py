@@ -3,7 +3,7 @@
 The page is one string that needs nothing else: no network, no framework, no font. `templates/page.html` is its frame,
 with the style; `page_base.js` and `page_rows.js` are its script. The numbers are those of the trace, to the bit: the
 script only draws them. A page has 4 bytes for each number, times 4/3 for base64: about 16 kB for a token of a layer
-that is 768 wide. `page_parts` has its first part, `page_blocks` the blocks, `prediction` the head.
+that is 768 wide. `page_parts` has its parts, `prediction` the head's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from minibert.models.input_layer import EmbeddingLayer
 
 from . import page_parts as parts
 from .explain import expression, first_of_text, lookup_ids
-from .page_blocks import block_numbers, blocks_part
 from .prediction import prediction_numbers, prediction_part, shown_head
 from .text import counted, visible
 
@@ -96,11 +95,8 @@ def check_size(model: EmbeddingLayer | Encoder, *counts: int, size: float | None
         pairs += len(model.stack.blocks) * model.stack.heads
     size = pairs * itemsize * parts.BYTES * sum(count * count for count in counts) if size is None else size
     if size > parts.LARGEST:
-        tokens = " and ".join(map(str, counts))
-        raise ValueError(
-            f"the page of {tokens} tokens would have {size / 1e6:.1f} MB, expected at most "
-            f"{parts.LARGEST / 1e6:.0f} MB; give less text"
-        )
+        wrong = f"the page of {' and '.join(map(str, counts))} tokens would have {size / 1e6:.1f} MB"
+        raise ValueError(f"{wrong}, expected at most {parts.LARGEST / 1e6:.0f} MB; give less text")
 
 
 def shown_tokens(layer: EmbeddingLayer, input_ids: Array) -> list[str]:
@@ -181,14 +177,13 @@ def contents(run: Run) -> Contents:
         }
     }  # fmt: skip
     if encoder is not None:
-        numbers["blockdata"] = block_numbers(encoder, run.trace)
+        numbers["blockdata"] = parts.block_numbers(encoder, run.trace)
         if run.head is not None:
             numbers["predictdata"] = prediction_numbers(encoder, run.head, input_ids, run.trace, run.adds_up)
         if (other := run.beside) is not None:
-            shows = bool(other.tokens)
-            numbers["besidedata"] = (
-                parts.beside_numbers(encoder, run.trace, other.tokens, other.trace) if shows else None
-            )
+            numbers["besidedata"] = None
+            if other.tokens:
+                numbers["besidedata"] = parts.beside_numbers(encoder, run.trace, other.tokens, other.trace)
     pairs = zip(tokens, input_ids[0].tolist(), strict=True)
     choices = "\n".join(_choice(i, *pair, i == run.first) for i, pair in enumerate(pairs))
     about = f"{counted(len(tokens), 'token')} of {layer.family.model_type} → {(1, *output.shape)}, {output.dtype}"
@@ -206,7 +201,7 @@ def render_page(
     plan = layer_plan(layer.steps, layer.config)
     family, formulas = layer.family.model_type, _formulas(layer, plan)
     data = {id_: parts.as_json(numbers) for id_, numbers in shown.numbers.items()}
-    more = [] if encoder is None else [blocks_part(encoder, data["blockdata"], formulas)]
+    more = [] if encoder is None else [parts.blocks_part(encoder, data["blockdata"], formulas)]
     if encoder is not None and run.head is not None:
         more.append(prediction_part(encoder, run.head, data["predictdata"]))
     if run.beside is not None:
@@ -246,10 +241,8 @@ def _choice(position: int, token: str, token_id: int, chosen: bool) -> str:
 
 def _positions_text(layer: EmbeddingLayer) -> str:
     if any(isinstance(step, Positions) for step, _ in layer.steps):
-        return (
-            "The cosine of the angle between the position rows of every two tokens. 1 is the same direction. The words "
-            "do not matter here."
-        )
+        about = "The cosine of the angle between the position rows of every two tokens. 1 is the same direction."
+        return f"{about} The words do not matter here."
     where = "they act inside attention" if layer.family.attention is not None else "it has none"
     return escape(f"{layer.family.model_type} adds no positions in its input layer: {where}.")
 

@@ -69,15 +69,15 @@ def picture(
     if kind not in PICTURES:
         raise ValueError(f"kind must be one of {', '.join(PICTURES)}; found {kind!r}")
     drawing = PICTURES[kind]
-    given = {"token": token, "block": block, "head": head, "other": other}
-    for name in given:
-        if given[name] is not None and name not in drawing.choices:
+    choices = {"token": token, "block": block, "head": head, "other": other}
+    for name in choices:
+        if choices[name] is not None and name not in drawing.choices:
             able = " or ".join(each for each, row in PICTURES.items() if name in row.choices)
             advice = f"; leave it out, or draw {able}"
             raise error_of(ValueError, f"the picture {kind!r} has no use for ", Option(name), advice)
     if drawing.needs_blocks and isinstance(layer, EmbeddingLayer):
         raise ValueError(f"the picture {kind!r} needs blocks; pass a whole model, minibert.load_encoder(...)")
-    drawn = drawing.draw(layer, text, **{name: given[name] for name in drawing.choices})
+    drawn = drawing.draw(layer, text, **{name: choices[name] for name in drawing.choices})
     layer = layer if isinstance(layer, EmbeddingLayer) else layer.embeddings
     figure: Figure = (drawn[0] if isinstance(drawn, list) else drawn).figure
     family = layer.family.model_type

@@ -25,9 +25,9 @@ from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.similarity import top_indices
 from minibert.errors import CheckpointError
-from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, BoundResidual, Dense
+from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, BoundResidual
 from minibert.families.parts.heads import POOLED, BoundHead
-from minibert.families.parts.modules import LayerNorm, RMSNorm
+from minibert.families.parts.modules import LayerNorm, Linear, RMSNorm
 from minibert.models.encoder import Encoder
 from minibert.models.heads.heads import logit_pieces, positions_of
 from minibert.models.heads.labels import REGRESSION, SEVERAL
@@ -83,7 +83,7 @@ class _Backward:
         """Compute the logits that some rows (tokens, width) add: (tokens, k)."""
         return np.asarray(np.einsum("tkd,td->tk", self.g, added.astype(np.float64)))
 
-    def through_map(self, module: Dense) -> None:
+    def through_map(self, module: Linear) -> None:
         weight = module.weight.T if module.transposed else module.weight  # (out, in)
         if module.bias is not None:
             self.biases = self.biases + self.g @ module.bias.astype(np.float64)
@@ -118,25 +118,25 @@ def logit_shares(
     labels (n, k): k labels for each of the n rows of logits, a row for each token or one for the text.
     """
     stack, tokens = encoder.stack, _tokens_of(head, input_ids)
-    rows = np.repeat(labels, len(tokens), axis=0) if head.takes == "late" else labels
+    rows = np.repeat(labels, len(tokens), axis=0) if head.pooling == "late" else labels
     back = _through_head(trace, head, rows, trace[f"hidden_states.{len(stack.blocks)}"][0, tokens])
-    if head.takes in POOLED:  # each token has its part of the mean, and of the biases added after it
+    if head.pooling in POOLED:  # each token has its part of the mean, and of the biases added after it
         times = len(tokens) // len(rows) if len(rows) else 1
         back = _Backward(*(np.repeat(x / len(tokens), times, axis=0) for x in (back.g, back.biases)))
     if stack.last_norm:
-        back.through_norm(encoder[stack.last_norm], trace[stack.entering[stack.last_norm]][0, tokens])
+        back.through_norm(encoder[stack.last_norm], trace[stack.module_inputs[stack.last_norm]][0, tokens])
     heads, feed_forwards = [], []
     for block in reversed(stack.blocks):
         for part in reversed(block.parts):
-            if part.after:
-                back.through_norm(block.modules[part.after], trace[part.sum][0, tokens])
+            if part.post_norm:
+                back.through_norm(block.modules[part.post_norm], trace[part.sum][0, tokens])
             if isinstance(part.work, BoundAttention):
                 heads.append(_head_shares(back, block, part, trace, tokens))
             else:
-                feed_forwards.append(back.share(trace[part.within or part.work.output][0, tokens]))
+                feed_forwards.append(back.share(trace[part.output_norm or part.work.output][0, tokens]))
     input_layer = back.share(trace["hidden_states.0"][0, tokens])
     parts = [np.stack(heads[::-1], axis=2), np.stack(feed_forwards[::-1], axis=2), input_layer, back.biases]
-    if head.takes in POOLED:
+    if head.pooling in POOLED:
         parts = [part.sum(axis=0, keepdims=True) for part in parts]
     return Shares(_total(trace, head, labels), *parts)
 
@@ -153,8 +153,8 @@ def _head_shares(
     """Compute the share of each head of one block, (tokens, k, heads); the output map's bias counts as a bias."""
     attention, inside = part.work, _Backward(back.g, back.biases)
     assert isinstance(attention, BoundAttention)
-    if part.within:
-        inside.through_norm(block.modules[part.within], trace[attention.output][0, tokens])
+    if part.output_norm:
+        inside.through_norm(block.modules[part.output_norm], trace[attention.output][0, tokens])
     inside.through_map(block.modules[attention.output])
     back.biases = inside.biases
     numbers = inside.g * trace[attention.context][0, tokens].astype(np.float64)[:, None]
@@ -170,10 +170,10 @@ def _through_head(trace: Mapping[str, Array], head: BoundHead, labels: Array, x:
     if head.labels > 1:
         g = g - weight.mean(axis=0, dtype=np.float64)
         biases = biases - (0.0 if bias is None else bias.mean(dtype=np.float64))
-    back, first = _Backward(g, biases), x.mean(axis=0, keepdims=True) if head.takes == "mean" else x
+    back, first = _Backward(g, biases), x.mean(axis=0, keepdims=True) if head.pooling == "mean" else x
     inputs = [first, *(trace[path].reshape(len(labels), -1) for path, _ in head.works)]
     for (_, layer), entering, leaving in zip(head.works[::-1], inputs[-2::-1], inputs[:0:-1], strict=True):
-        if isinstance(layer, Dense):
+        if isinstance(layer, Linear):
             back.through_map(layer)
         elif isinstance(layer, LayerNorm):
             back.through_norm(layer, entering)
@@ -261,7 +261,7 @@ def prediction_numbers(
         every = [in_blocks.reshape(*labels.shape, -1), shares.input_layer[..., None], shares.biases[..., None]]
         parts, totals = _packed_float32(np.concatenate(every, axis=2)), _packed_float32(shares.total)
     return {
-        "each": head.takes == "every",
+        "each": head.pooling == "every",
         "chance": chance,
         "k": labels.shape[1],
         "names": [[names[i] for i in row] for row in labels.tolist()],
@@ -277,7 +277,7 @@ def prediction_numbers(
 
 def prediction_part(encoder: Encoder, head: BoundHead, data: str) -> dict[str, str]:
     """Render this part of the page: its elements ("prediction") and its script; data: its numbers, as JSON."""
-    activation = any(not isinstance(layer, Dense | LayerNorm) for _, layer in head.works)
+    activation = any(not isinstance(layer, Linear | LayerNorm) for _, layer in head.works)
     return rendered_part(
         "prediction",
         about=escape(ABOUT[head.name]),
@@ -300,9 +300,9 @@ def _after_each_block(
     for i in range(len(stack.blocks)):
         x = trace[f"hidden_states.{i}"][0, tokens]
         x = encoder[stack.last_norm](x) if stack.last_norm else x
-        x = x.mean(axis=0, keepdims=True) if head.takes == "mean" else x
+        x = x.mean(axis=0, keepdims=True) if head.pooling == "mean" else x
         logits = np.concatenate([piece for _, piece in logit_pieces(head, x)], axis=1)
-        yield logits.mean(axis=0, keepdims=True) if head.takes == "late" else logits
+        yield logits.mean(axis=0, keepdims=True) if head.pooling == "late" else logits
     yield trace["logits"].reshape(-1, head.labels)
 
 

@@ -16,7 +16,7 @@ from functools import cache, wraps
 from queue import SimpleQueue
 from threading import RLock, get_ident
 from time import monotonic, perf_counter, thread_time
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from .cores import affinity, blas_takes, cores, running
 from .pool import MOST_THREADS, parallel_for
@@ -24,6 +24,13 @@ from .pool import MOST_THREADS, parallel_for
 K = TypeVar("K")
 T = TypeVar("T")
 P = ParamSpec("P")
+Blas = Literal["own", "held", "small"]
+"""What a computing thread needs of BLAS.
+
+own    BLAS keeps its threads while this thread computes alone; beside a second thread it is held to one thread for both
+held   BLAS is held to one thread
+small  BLAS is left alone: no product is large enough for its threads
+"""
 
 SPIN = 0.25  # seconds; BLAS's threads spin a little less than this before they sleep
 ENOUGH = 0.75  # share of its time that an undisturbed thread has its core; measured 0.98, beside two busy threads 0.5
@@ -38,11 +45,11 @@ def libraries() -> tuple[Any, ...]:
     """
     from threadpoolctl import ThreadpoolController
 
-    found = [each for each in ThreadpoolController().lib_controllers if each.user_api == "blas"]
+    controllers = [each for each in ThreadpoolController().lib_controllers if each.user_api == "blas"]
     # NumPy's wheels bring their own BLAS; leave that of other libraries alone
-    own = [each for each in found if "numpy" in each.filepath] or found
-    openmp = any(each.internal_api == "openblas" and each.threading_layer == "openmp" for each in own)
-    return () if openmp else tuple(own)
+    bundled = [each for each in controllers if "numpy" in each.filepath] or controllers
+    openmp = any(each.internal_api == "openblas" and each.threading_layer == "openmp" for each in bundled)
+    return () if openmp else tuple(bundled)
 
 
 class _Work:
@@ -51,21 +58,16 @@ class _Work:
     def __init__(self) -> None:
         # also held during a fork: otherwise a child could find threadpoolctl's lock closed for ever
         self.lock = RLock()
-        # thread -> whether it may leave BLAS its threads; None: its products are too small for them
-        self.taken: dict[int, bool | None] = {}
+        self.taken: dict[int, Blas] = {}  # computing threads
         self.waiting: list[SimpleQueue[None]] = []  # one for each waiting thread; no Condition: see pool.py
         self._before: list[int] | None = None  # the thread count of each BLAS before it was held
 
-    def enter(self, most: int, small: bool | None) -> None:
-        """Wait until fewer than `most` threads compute, then take a slot for this thread.
-
-        small: while this thread computes alone, BLAS may keep its threads; as soon as a second one comes, BLAS is held
-        to one thread for both. None: BLAS is left alone.
-        """
+    def enter(self, most: int, blas: Blas) -> None:
+        """Wait until fewer than `most` threads compute, then take a slot for this thread."""
         while True:
             with self.lock:
                 if len(self.taken) < most:
-                    self.taken[get_ident()] = small
+                    self.taken[get_ident()] = blas
                     self._hold()
                     return
                 turn: SimpleQueue[None] = SimpleQueue()
@@ -81,39 +83,36 @@ class _Work:
             self.waiting.clear()
             self._hold()
 
-    def restore(self) -> None:
-        """Restore BLAS's thread count, even while other threads compute."""
-        if self._before is not None:
-            _set(self._before)
-            self._before = None
-
     def _hold(self) -> None:
-        small = [each for each in self.taken.values() if each is not None]
-        if not small:
-            self.restore()
-        elif self._before is None and (len(small) > 1 or not all(small)):
+        """Hold BLAS to one thread for the threads that compute, or restore its thread count after the last one."""
+        needs = [blas for blas in self.taken.values() if blas != "small"]
+        free = self._before is None
+        if free and (len(needs) > 1 or "held" in needs):
             self._before = [each.num_threads for each in libraries()]
-            _set([1] * len(self._before))
+            numbers = [1] * len(self._before)
+        elif self._before is not None and not needs:
+            numbers = self._before
+        else:
+            return
+        for each, number in zip(libraries(), numbers, strict=True):
+            # threadpoolctl lets only the first thread set the count, while it lives. But another thread may end last,
+            # and our caller may want to set the count afterwards
+            clear = getattr(each, "clear_controlling_thread", lambda force: None)
+            clear(force=True)
+            each.set_num_threads(number)
+            clear(force=True)
+        if not free:
+            self._before = None
 
 
 _work = _Work()
-
-
-def _set(numbers: list[int]) -> None:
-    for each, number in zip(libraries(), numbers, strict=True):
-        # threadpoolctl lets only the first thread set the count, while it lives. But another thread may end last, and
-        # our caller may want to set the count afterwards
-        clear = getattr(each, "clear_controlling_thread", lambda force: None)
-        clear(force=True)
-        each.set_num_threads(number)
-        clear(force=True)
 
 
 class BlasPolicy:
     """Decides whether one small text may leave BLAS its threads: only while no other thread wants the cores.
 
     BLAS's threads make a short text faster on idle cores, but much slower beside busy processes (`python scripts/bench
-    bits`). So before each text we count the threads that want a core, and afterwards check whether this thread had its
+    cores`). So before each text we count the threads that want a core, and afterwards check whether this thread had its
     core all the time. If it had not, we use one thread for a while.
     """
 
@@ -134,11 +133,11 @@ class BlasPolicy:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Check whether this thread has its core all the time."""
-        began, own = perf_counter(), thread_time()
+        began, busy = perf_counter(), thread_time()
         yield
-        took, own = perf_counter() - began, thread_time() - own
+        took, busy = perf_counter() - began, thread_time() - busy
         self._last = monotonic()
-        if own >= ENOUGH * took:
+        if busy >= ENOUGH * took:
             self._pause = SHORTEST
         else:
             self._not_before, self._pause = self._last + self._pause, min(2 * self._pause, LONGEST)
@@ -151,7 +150,8 @@ def _in_child() -> None:
     """In a forked child the other threads are gone: drop their slots, and restore BLAS's thread count for them."""
     global _work
     left, _work = _work, _Work()
-    left.restore()
+    left.taken.clear()
+    left.leave()
 
 
 if hasattr(os, "register_at_fork"):
@@ -169,13 +169,12 @@ def spreads(threads: int | None) -> bool:
 
 
 def compute(
-    work: Callable[[K], object], tiles: Iterable[K], threads: int | None = None, held: bool | None = False
+    work: Callable[[K], object], tiles: Iterable[K], threads: int | None = None, blas: Blas | None = None
 ) -> None:
     """Call `work`, which computes matrix products, for every tile, on `threads` threads (None: one for each core).
 
-    A single tile may leave BLAS its own threads for its products: see `BlasPolicy`. held: True never does, for bits
-    that depend on BLAS's threads; None: no product is large enough for them. If BLAS cannot be held (Apple's, or
-    OpenMP), all tiles are computed on the calling thread, and BLAS uses its own threads.
+    blas: None asks `spreads` for a single tile; several tiles hold BLAS. If BLAS cannot be held (Apple's, or OpenMP),
+    all tiles are computed on the calling thread, and BLAS uses its own threads.
 
     A call inside a tile computes everything on the thread of that tile, which has a slot: if every tile waited for
     another slot, none would ever be free.
@@ -188,14 +187,14 @@ def compute(
         for tile in waiting:
             work(tile)
         return
-    small = None if held is None else len(waiting) == 1 and not held and spreads(threads)
+    need = blas or ("own" if len(waiting) == 1 and spreads(threads) else "held")
     most = max(count, cores()) if _work.taken else count  # no other call: no need to count the cores
 
     def one(tile: K) -> None:
         try:
             try:
-                _work.enter(most, small)
-                with _policy.watched() if small else nullcontext():
+                _work.enter(most, need)
+                with _policy.watched() if need == "own" else nullcontext():
                     work(tile)
             finally:
                 _work.leave()
@@ -215,9 +214,9 @@ def on_one_thread(work: Callable[P, T]) -> Callable[P, T]:
     """Wrap a function so that it computes only on its caller's thread, with BLAS held to one thread."""
 
     @wraps(work)
-    def held(*given: P.args, **options: P.kwargs) -> T:
-        found: list[T] = []
-        compute(lambda _: found.append(work(*given, **options)), [None], 1, held=True)
-        return found[0]
+    def single_threaded(*arguments: P.args, **options: P.kwargs) -> T:
+        results: list[T] = []
+        compute(lambda _: results.append(work(*arguments, **options)), [None], 1, "held")
+        return results[0]
 
-    return held
+    return single_threaded

@@ -31,12 +31,12 @@ def cores() -> int:
 
 def blas_takes() -> int:
     """Return BLAS's own default thread count, by affinity and variables. It ignores CPU quotas."""
-    given = affinity()
+    usable = affinity()
     for name in THEIRS:
         # "4,2": one number for each level of nesting
         if number := _number(os.environ.get(name, "").partition(",")[0].strip()):
-            return min(given, number)
-    return given
+            return min(usable, number)
+    return usable
 
 
 def affinity() -> int:
@@ -62,9 +62,9 @@ def quota(root: str = "") -> int:
         quota_of_v1 = f"{_read(f'{v1}/cpu.cfs_quota_us')} {_read(f'{v1}/cpu.cfs_period_us')}"
         for text in (_read(f"{root}/sys/fs/cgroup{group}/cpu.max"), quota_of_v1):
             # "150000 100000": microseconds of CPU in each period; "max" and -1: no quota
-            given, period = map(_number, (*text.split(), "", "")[:2])
-            if given and period:
-                smallest = min(smallest, -(-given // period))
+            allowed, period = map(_number, (*text.split(), "", "")[:2])
+            if allowed and period:
+                smallest = min(smallest, -(-allowed // period))
     return smallest
 
 

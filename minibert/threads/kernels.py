@@ -41,25 +41,14 @@ class Rows(NamedTuple):
     wide: int = 1
     columns: int = 0
 
-    def filled(self, rows: int, fewest: int = 1) -> int:
-        """Return the number of rows after padding, `fewest` or more: see `fewest`.
-
-        >>> [Rows(total=4, wide=16).filled(rows) for rows in (0, 1, 5, 8, 9, 17, 27)]
-        [0, 4, 8, 8, 16, 20, 32]
-        """
-        if not rows:
-            return 0
-        rows = _multiple(max(rows, fewest), self.total)
-        return _multiple(rows, self.wide) if rows % self.wide > self.wide // 2 else rows
-
-    def fewest(self, outputs: int, width: int, in_order: bool = False) -> int:
+    def fewest(self, outputs: int, width: int, column_major: bool = False) -> int:
         """Return the fewest rows for which the usual code computes a product with this weight.
 
         >>> rows = Rows(numbers=1200, volume=1_000_000)
-        >>> rows.fewest(384, 384), rows.fewest(32, 32), rows.fewest(384, 384, in_order=True)
+        >>> rows.fewest(384, 384), rows.fewest(32, 32), rows.fewest(384, 384, column_major=True)
         (4, 38, 7)
         """
-        volume = self.volume // (outputs * width) if in_order else 0
+        volume = self.volume // (outputs * width) if column_major else 0
         return max(self.numbers // outputs, volume) + 1
 
 
@@ -120,11 +109,11 @@ def _name() -> str:
     linked = ctypes.CDLL(sys.modules["numpy._core._multiarray_umath"].__file__)
     for name in ("scipy_openblas_get_corename64_", "scipy_openblas_get_corename", "openblas_get_corename"):
         try:
-            found = getattr(linked, name)
+            corename = getattr(linked, name)
         except AttributeError:
             continue
-        found.restype = ctypes.c_char_p
-        return str(found().decode())
+        corename.restype = ctypes.c_char_p
+        return str(corename().decode())
     return next((each.architecture for each in libraries() if hasattr(each, "architecture")), "unknown")
 
 
@@ -136,18 +125,13 @@ def rows_for(dtype: np.dtype[Any], same_bits: bool) -> Rows:
 
     Raises ValueError if this kernel is not known to keep `same_bits`.
     """
-    found = kernel()
+    current = kernel()
     if not same_bits:
-        return found.usual
-    if found.same is None or not (dtype == np.float32 or found.always):
-        of = "" if found.same is None else f" in {dtype}"
+        return current.usual
+    if current.same is None or not (dtype == np.float32 or current.always):
+        of = "" if current.same is None else f" in {dtype}"
         raise ValueError(
-            f"same_bits=True cannot be kept here: with the kernel {found.name!r} of NumPy's BLAS{of} {DIFFERENT}; "
+            f"same_bits=True cannot be kept here: with the kernel {current.name!r} of NumPy's BLAS{of} {DIFFERENT}; "
             "leave same_bits out"
         )
-    return found.same
-
-
-def _multiple(number: int, of: int) -> int:
-    """Round up to a multiple of `of`."""
-    return -(-number // of) * of
+    return current.same

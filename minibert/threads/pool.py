@@ -13,11 +13,9 @@ from __future__ import annotations
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from itertools import islice
-from queue import SimpleQueue
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -51,9 +49,9 @@ def checked_threads(threads: Any) -> int | None:
 
 def usable_threads(numbers: int, threads: int | None) -> int:
     """Return the threads to use: at most `threads` or the number of cores, each with enough numbers to be worth it."""
-    given = checked_threads(threads)
+    wanted = checked_threads(threads)
     worth = numbers // NUMBERS_A_THREAD
-    return 1 if worth <= 1 else min(cores() if given is None else given, worth)
+    return 1 if worth <= 1 else min(cores() if wanted is None else wanted, worth)
 
 
 def parallel_for(work: Callable[[K], object], blocks: Iterable[K], threads: int) -> None:
@@ -105,9 +103,9 @@ def prefetch(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterat
     An error is raised after all earlier results. A caller that stops early does not wait: the next key may come from a
     silent pipe.
     """
-    made = map(make, keys)
+    results = map(make, keys)
     if not at_once:
-        yield from made
+        yield from results
         return
     turn, ready, failed = Lock(), deque[list[T]](), list[BaseException]()
 
@@ -115,7 +113,7 @@ def prefetch(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterat
         with turn:
             if not ready and not failed:
                 try:
-                    ready.append([*islice(made, 1)])
+                    ready.append([*islice(results, 1)])
                 except BaseException as error:  # noqa: BLE001 - not swallowed: the caller raises it
                     failed.append(error)
 
@@ -123,48 +121,7 @@ def prefetch(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterat
         make_next()  # if no helper has made it
         if failed:
             raise failed.pop()
-        if not (found := ready.pop()):
+        if not (following := ready.pop()):
             return
         _help(make_next)
-        yield from found
-
-
-@contextmanager
-def behind(work: Callable[[K], object]) -> Iterator[Callable[[K], None]]:
-    """Return, as a context, a function that runs `work` with its argument on another thread.
-
-    There is one job at a time, and no queue. The calling thread, which receives Ctrl-C, runs no job, unless Ctrl-C
-    comes while a job begins. At the end of the context all jobs are done, even after an error: only a second Ctrl-C
-    leaves a job unfinished. An error of `work` is raised by the next call, or at the end.
-    """
-    busy, waiting, failed = Lock(), deque[K](), list[BaseException]()
-    begun: SimpleQueue[None] = SimpleQueue()
-
-    def take() -> None:
-        with busy:
-            while waiting:
-                key = waiting.popleft()
-                begun.put(None)
-                try:
-                    work(key)
-                except BaseException as error:  # noqa: BLE001 - not swallowed: the caller raises it
-                    failed.append(error)
-
-    def finish() -> None:
-        take()  # if no helper has done it
-        if failed:
-            raise failed.pop()
-
-    def submit(key: K) -> None:
-        finish()
-        waiting.append(key)
-        if _help(take):
-            begun.get()
-
-    try:
-        yield submit
-    finally:
-        try:
-            take()
-        finally:
-            finish()  # once more: Ctrl-C may have interrupted the first call
+        yield from following

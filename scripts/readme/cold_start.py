@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Print what a folder for AWS Lambda and a container weigh, and how long their first answer takes: with the compiled
-files of Python's modules, and without.
+"""Print sizes and first answers of a folder for AWS Lambda and of a container, with and without compiled modules.
 
-python scripts/readme/cold_start.py MODEL [ROUNDS] [DEBIAN]   MODEL is a folder; installs into a temporary one, with pip
+python scripts/readme/cold_start.py MODEL [ROUNDS] [DEBIAN]   MODEL is a folder; pip installs into a temporary folder
 
 Each start is a new process in a folder that it does not write to, all in turn; the first round, which reads all from
-the disk, does not count. A container's own start and the download of its layers are not in it, nor AWS's part.
+the disk, does not count. The times do not include a container's start, the download of its layers, or AWS's part.
 
 DEBIAN: the root folder of a system with this version of Python; the container's server starts in it too. As root:
 
@@ -65,12 +64,12 @@ def compiled(folder: Path) -> Path:
     copy = folder.with_name(folder.name + "-compiled")
     shutil.copytree(folder, copy)
     command = [sys.executable, "-m", "compileall", "-q", "-j", "0", "--invalidation-mode", "unchecked-hash", str(copy)]
-    subprocess.run(command, check=False, stdout=subprocess.DEVNULL)  # some packages bring files of other Pythons
+    subprocess.run(command, check=False, stdout=subprocess.DEVNULL)  # some packages contain files of other Pythons
     return copy
 
 
 def start(folder: Path, code: str, root: Path = Path("/")) -> float:
-    """Run a process that sees this folder and Python's own modules alone: its seconds. `root`: of its system."""
+    """Time a process that sees only this folder and Python's own modules, in seconds. `root`: its system's root."""
     began = time.perf_counter()
     code = f"import sys; sys.path.insert(0, {str('/' / folder.relative_to(root))!r})\n{code}"
     python = [sys.executable] if root == Path("/") else ["chroot", str(root), "/usr/bin/python3"]
@@ -79,7 +78,7 @@ def start(folder: Path, code: str, root: Path = Path("/")) -> float:
 
 
 def size(folder: Path) -> int:
-    """Give the bytes of its files, as AWS counts them."""
+    """Count the bytes of a folder's files, as AWS does."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
 
 

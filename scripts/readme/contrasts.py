@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Print cosines of sentences by the whole model and by its input layer: where the blocks help, and where both fail.
+"""Print cosines of sentences by the whole model and by its input layer: the blocks help in some, and both fail in some.
 
 MINIBERT_MODEL=folder python scripts/readme/contrasts.py
 
-The first sentence of each three shares words with the second and meaning with the third.
+In each group of three, the first sentence shares words with the second and meaning with the third.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROLES = ("The cat chased the mouse.", "The mouse chased the cat.", "A cat was af
 
 
 def main() -> None:
-    """Print the cosines with the first sentence of each three."""
+    """Print the cosines with the first sentence of each group."""
     model = os.environ["MINIBERT_MODEL"]
     with minibert.load(model) as layer, minibert.load_encoder(model) as encoder:
 

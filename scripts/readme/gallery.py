@@ -1,9 +1,8 @@
-"""Draw the README's picture, scripts/readme/gallery/page.png: the page of one sentence, small enough to be kept here.
+"""Draw the README's picture, scripts/readme/gallery/page.png: the page of one sentence, in a small file.
 
     python scripts/readme/gallery.py [--model ./all-MiniLM-L6-v2] [--output FILE]
 
-The page is that of `minibert explain --html`, drawn by Chromium: this needs the extra `browser`, and chromium on
-the path.
+Chromium draws the page of `minibert explain --html`: this needs the extra `browser`, and chromium on the path.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from minibert.show.page import page
 
 LARGEST = 100_000  # bytes
 SENTENCE = "The bank of the river was muddy."
-BLOCK, HEAD, BANK, RIVER, TOKENS = "0", "4", 2, 5, 10  # the weight that README's lines print
+BLOCK, HEAD, BANK, RIVER, TOKENS = "0", "4", 2, 5, 10  # README's example prints this weight
 
 
 def draw(model: str) -> Image.Image:
@@ -34,7 +33,7 @@ def draw(model: str) -> Image.Image:
         tab = chromium.new_page(color_scheme="light", viewport={"width": 1000, "height": 2000})
         tab.set_content(html)
         tab.locator(f"fieldset input[value='{BANK}']").check(force=True)
-        # README's words stand in place of the page's
+        # README's text replaces the page's text
         hidden = "header > :not(h1), fieldset, section:not(#attended), #attended > p:not(:has(select)), #celled, #takes"
         tab.add_style_tag(content=hidden + " { display: none !important }")
         tab.locator("#block").select_option(BLOCK)
@@ -58,7 +57,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.model is None:
         parser.error("name the folder of all-MiniLM-L6-v2 with --model or MINIBERT_MODEL; scripts/demo prints it")
-    # a palette: 256 colours are as many as the colour map has, and take a third of the bytes
+    # a palette: the colour map has 256 colours, and they need a third of the bytes
     draw(arguments.model).quantize(256, dither=Image.Dither.NONE).save(arguments.output, optimize=True)
     if (size := arguments.output.stat().st_size) > LARGEST:
         raise SystemExit(f"{arguments.output} has {size:,} bytes, more than {LARGEST:,}; draw less of it")

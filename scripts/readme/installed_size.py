@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print the disk space of minibert and of all that it needs, package by package, as `du` counts it.
+"""Print the disk space of minibert and of its dependencies, package by package, as `du` counts it.
 
 python scripts/readme/installed_size.py [PACKAGE]        another package in place of minibert
 
@@ -19,7 +19,7 @@ NAME = "minibert-numpy"
 
 
 def needed(name: str, found: dict[str, Distribution]) -> None:
-    """Follow the requirements of an installed package that apply here, extras left out."""
+    """Follow the requirements of an installed package that apply here, without extras."""
     for line in distribution(name).requires or ():
         requirement, _, marker = line.partition(";")
         required = re.match(r"[A-Za-z0-9._-]+", requirement)
@@ -27,19 +27,19 @@ def needed(name: str, found: dict[str, Distribution]) -> None:
             continue
         try:
             found[required.group().lower()] = distribution(required.group())
-        except PackageNotFoundError:  # its marker names another system or Python
+        except PackageNotFoundError:  # the requirement is for another system or Python
             continue
         needed(required.group(), found)
 
 
 def on_disk(paths: Iterable[Path]) -> int:
-    """Add up the blocks of what exists, each once."""
+    """Add up the disk blocks of the paths that exist, each once."""
     found = {path.lstat().st_ino: 512 * path.lstat().st_blocks for path in paths if path.exists()}
     return sum(found.values())
 
 
 def size_of(package: Distribution) -> int:
-    """Give the space of a package: its files, and their folders."""
+    """Compute the space of a package: its files, and their folders."""
     top = Path(str(package.locate_file(""))).resolve()
     files = [Path(str(package.locate_file(file))).resolve() for file in package.files or () if file.suffix != ".pyc"]
     folders = {folder for file in files for folder in file.parents if top in folder.parents}
@@ -47,13 +47,13 @@ def size_of(package: Distribution) -> int:
 
 
 def own_size() -> int:
-    """Give the space of minibert as it would be installed, wherever this one runs from."""
+    """Compute the space of an installed minibert, even if this minibert runs from a clone."""
     hidden = ("__pycache__", ".mypy_cache", ".ruff_cache")
     return on_disk(path for path in [PACKAGE, *PACKAGE.rglob("*")] if not set(hidden) & set(path.parts))
 
 
 def closure(package: str) -> dict[str, int]:
-    """Give the space of a package and of each that it needs. Raises PackageNotFoundError."""
+    """Compute the space of a package and of each of its dependencies. Raises PackageNotFoundError."""
     own = package == NAME
     found = {} if own else {package: distribution(package)}
     needed(package, found)

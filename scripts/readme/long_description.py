@@ -1,4 +1,4 @@
-"""README.md as a package index shows it, beside none of the files that it links to: each link becomes a file's name."""
+"""Write README.md for a package index, which has none of the linked files: each link becomes a file's name."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the table of minibert/verify/MISTAKES.md: the name of every mistake of the list, and why it is one."""
+"""Write the table of minibert/verify/MISTAKES.md: the name of every mistake of the list, with the reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TABLE = re.compile(r"(\| name \| why it is one \|\n\|---\|---\|\n)(?:\|.*\n)+")
 
 
 def filled(page: str) -> str:
-    """Put the list into the page."""
+    """Write the list into the page."""
     rows = {each.name: f"| {each.name} | {each.why} |\n" for each in MISTAKES[::-1]}
     return TABLE.sub(lambda part: part[1] + "".join(dict(reversed(rows.items())).values()), page)
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Print how often a static model made of all-MiniLM-L6-v2 finds what the whole model finds.
+"""Print how often a static model made of all-MiniLM-L6-v2 answers right, and how often the whole model does.
 
 MINIBERT_MODEL=folder python scripts/readme/static_models.py        2 minutes
 
-A query is the first sentence of a text; the rest of it is to be found, among the rests of all texts. The texts are
-those that every Python has: its topics of help, the docstrings of its standard library. Of the words in the model's
-vocabulary that have the same with an s, the one is the query, and the other is to be found among all of these.
-A cell has two shares of the queries: for how many the first that is found is right, and for how many one of ten is.
+A query is the first sentence of a text; its answer is the rest of the text, among the rests of all texts. Every Python
+has the texts: its help topics, and the docstrings of its standard library. A last kind of query is a word of the
+model's vocabulary; its answer is the same word with an s. A cell has two shares of the queries: for how many the first
+result is right, and for how many one of the first ten.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ import minibert
 
 Pairs = list[tuple[str, str]]
 Encode = Callable[[list[str]], NDArray[np.float32]]
-SHORTEST = 40  # letters of a rest
+SHORTEST = 40  # characters of a rest
 DOCSTRINGS = 3000
 
 
 def split(text: str) -> tuple[str, str] | None:
-    """Give a text's first sentence and the rest, where there is enough of both."""
+    """Return a text's first sentence and the rest, if both are long enough."""
     first, _, rest = re.sub(r"([.!?]) |$", "\\1\0", " ".join(text.split()), count=1).partition("\0")
     return (first, rest.strip()) if len(first) >= 10 and len(rest.strip()) >= SHORTEST else None
 
 
 def unlike(pairs: Iterable[tuple[str, str] | None]) -> Pairs:
-    """Leave out pairs of which one half was there before: it would be right to find the other one."""
+    """Leave out pairs if one half occurred before: its earlier partner would be a right answer too."""
     found: dict[str, tuple[str, str]] = {}
     for pair in pairs:
         if pair is not None and not found.keys() & set(pair):
@@ -49,12 +49,12 @@ def unlike(pairs: Iterable[tuple[str, str] | None]) -> Pairs:
 
 
 def topics_of_help() -> Pairs:
-    """Take the texts below their headings."""
+    """Read the help topics, without their headings."""
     return unlike(split(re.sub(r"^.*\n\*+\n", "", topics[name])) for name in sorted(topics))
 
 
 def docstrings() -> Pairs:
-    """Read them in the sources: nothing is imported."""
+    """Read the docstrings in the sources: nothing is imported."""
 
     def each() -> Iterator[tuple[str, str] | None]:
         for path in sorted(Path(os.__file__).parent.glob("*.py")):
@@ -71,19 +71,19 @@ def plurals(folder: str) -> Pairs:
 
 
 def ranked(encode: Encode, pairs: Pairs) -> NDArray[np.int64]:
-    """Give for each query all rests, the nearest first."""
+    """Sort all rests for each query, the nearest first."""
     queries, rests = (encode([pair[i] for pair in pairs]).astype(np.float32) for i in (0, 1))
     return np.argsort(-(queries @ rests.T), axis=1, kind="stable")
 
 
 def right(encode: Encode) -> int:
-    """Count the contrasts of contrasts.py in which the sentence that shares the meaning is nearer."""
+    """Count the contrasts of contrasts.py in which the sentence of the same meaning is nearer."""
     found = (encode(list(three)) for three in (*CONTRASTS, NEGATION, ROLES))
     return sum(bool(first @ meaning > first @ words) for first, words, meaning in found)
 
 
 def main() -> None:
-    """Print the table, a line for each kind of pairs."""
+    """Print the table, a row for each kind of pairs."""
     folder = os.environ["MINIBERT_MODEL"]
     kinds = {
         "help topics, first sentence -> rest": topics_of_help(),

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Fill the generated parts of README.md and of the pages it links to with what their commands print now.
+"""Run the commands of the generated parts of README.md and its pages, and write their output there.
 
     python scripts/readme/tables.py            all of them
     python scripts/readme/tables.py exactness  those whose command holds this word
 
-A part stands between `<!-- $ command -->` and `<!-- end -->`.
+A part is between `<!-- $ command -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The tiny checkpoints that `make.py` builds: one row per case, sizes small enough to commit.
 
-A case is one model folder, one side of it, and the batches it is asked for. Cases of one family differ in what
-the file looks like (saved from the base model or from one with a head) or in a config value that changes the
-recipe. A new family is a new row here and a new row in the file of its kin in `minibert/families/`.
+A case is one model folder, one side of it, and the batches it is asked for. Cases of one family differ in the form of
+the file (saved from the base model or from a model with a head) or in a config value that changes the recipe. A new
+family is a new row here and a new row in a file of `minibert/families/`.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 VOCAB, WIDTH, NARROW, POSITIONS = 53, 16, 12, 16
-UNEVEN = 20  # the width where rows are scaled: sqrt(16) is exact, and would hide how the factor is rounded
-PAST = 3  # tokens that the cache holds in the kinds "cached" and "cached_mask"
+UNEVEN = 20  # the width if rows are scaled: sqrt(16) is exact, and would hide how the factor is rounded
+PAST = 3  # cached tokens in the kinds "cached" and "cached_mask"
 
-# What a family is asked for, and the rest where the reference adds or reads what the kind brings. Padding without
-# a mask is asked of a few that ignore the mask and of all that read the mask or the pad id.
+# The kinds of batches of a family; more if the reference reads what the kind brings. A few families that ignore the
+# mask, and all that read the mask or the pad id, get padding without a mask.
 FEW = ("plain", "right_pad")
 PADDED = (*FEW, "left_pad", "pads_inside", "inputs_embeds")
 LEARNED = (*PADDED, "explicit_positions", "full_length")
 TYPED = (*LEARNED, "types")
 CACHED = (*TYPED, "cached")
 UNMASKED = "right_pad_no_mask"
-UNLIKE = "mask_unlike_ids"  # asked of those whose positions count ids or the mask
+UNLIKE = "mask_unlike_ids"  # for families whose positions count ids or the mask
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class Case:
 
 
 def variant(case: Case, name: str, save: str, kinds: tuple[str, ...] = ("plain",), **changes: Any) -> Case:
-    """The same family from another kind of save, with other values in its config; fields of Case change too."""
+    """The same family from another class's file, with other values in its config; fields of Case change too."""
     fields = {key: changes.pop(key) for key in list(changes) if key in Case.__dataclass_fields__}
     return replace(case, name=name, save=save, kinds=kinds, config={**case.config, **changes}, **fields)
 
 
-# A case in a few lines reads better than one argument a line.
+# a case on a few lines reads better than one argument a line
 # fmt: off
 
 
@@ -73,7 +73,7 @@ def like_bert(
     name: str, stem: str, kinds: tuple[str, ...], *, extra: tuple[str, ...] = (), without: str = "-",
     fields: dict[str, Any] | None = None, **config: Any,
 ) -> Case:
-    """A model with BERT's `embeddings`, its parts called `without` left out, and `extra` modules after it."""
+    """A model with BERT's `embeddings`, without the parts named in `without`, and with `extra` modules after it."""
     names = ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm")
     parts = (*(f"embeddings.{part}" for part in names if without not in part), *extra)
     given = {"sum_enters": "embeddings.LayerNorm", "position": "embeddings.position_embeddings", **(fields or {})}
@@ -209,7 +209,7 @@ def words_alone() -> tuple[Case, ...]:
 
 
 def like_llama(llama: Case) -> tuple[Case, ...]:
-    """Today's decoders: words alone, or times a factor. The multiplied ones show whether inputs_embeds are, too."""
+    """Today's decoders: words, with or without a factor. A factor shows whether inputs_embeds are multiplied too."""
 
     def of(name: str, stem: str, save: str = "Model", **more: Any) -> Case:
         fields = {"family": name, "base": f"{stem}Model", "pad": None, **more}
@@ -233,9 +233,9 @@ def two_sides(
     name: str, family: str, stem: str, config: dict[str, Any], modules: tuple[str, ...], kinds: tuple[str, ...],
     saves: tuple[str, str] = ("Model", "ForConditionalGeneration"), *, sum_enters: str, **fields: Any,
 ) -> tuple[Case, ...]:
-    """The encoder's side from one kind of save, the decoder's from the other, so that each is committed once.
+    """The encoder's side from one class's file, the decoder's from another's, so that each is committed once.
 
-    The side that is not asked has no layers, where the config can say so.
+    The other side has no layers, if the config allows it.
     """
     made = []
     for side, save, other in zip(("encoder", "decoder"), saves, ("decoder", "encoder"), strict=True):

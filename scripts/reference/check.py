@@ -1,9 +1,9 @@
 """Compare two folders of references for `make.py --check`, and write the manifest.
 
-What enters a norm or a projection must be equal to the bit, and so must all integers, tensors and configs. What
-comes out of one may differ by `TOLERANCE`, what comes out of the blocks by `BLOCKS`: on another processor torch takes
-other kernels, which add a row's numbers in another order. To try one on a processor that has more, set
-ATEN_CPU_CAPABILITY=avx2 (or default) and ONEDNN_MAX_CPU_ISA=AVX2 (or SSE41) before Python starts.
+The inputs of a norm or a projection must be equal to the bit, and so must all integers, tensors and configs. Their
+outputs may differ by `TOLERANCE`, outputs of the blocks by `BLOCKS`: on another processor torch uses other kernels,
+which add a row's numbers in another order. To try a smaller kernel, set ATEN_CPU_CAPABILITY=avx2 (or default) and
+ONEDNN_MAX_CPU_ISA=AVX2 (or SSE41) before Python starts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import seeded  # noqa: E402  (it is in tests/support, which is not a package)
 # Relative to max(1, |value|). Measured between torch's kernels for AVX-512, AVX2 and SSE4.1, of ATen and of oneDNN:
 TOLERANCE = 2e-6  # after a norm or a projection of the input layer; measured 3.3e-7
 BLOCKS = 1e-5  # in the blocks; measured 5.3e-6 on all-MiniLM-L6-v2, 2.4e-6 on seeded models
-RMS_TOLERANCE = 0.15  # relative, for the reference's own distance from float64; measured 0.092
+RMS_TOLERANCE = 0.15  # relative, for the reference's distance from float64; measured 0.092
 AFTER_NORM = re.compile(r"norm|proj|mapping", re.IGNORECASE)
 MANIFEST = "manifest.json"
 OTHERS = (  # beside the cases' folders
@@ -50,7 +50,7 @@ def sha256(path: Path) -> str:
 
 
 def files(folder: Path) -> list[str]:
-    """What `make.py` writes: folders with a case.json, and the files beside them."""
+    """List the output of `make.py`: folders with a case.json, and the files beside them."""
     found = [path for case in folder.glob("*/case.json") for path in case.parent.iterdir()]
     others = [found for name in OTHERS for found in folder.glob(name)]
     return sorted(path.relative_to(folder).as_posix() for path in (*found, *others))
@@ -69,12 +69,12 @@ def write_json(path: Path, value: Any, depth: int) -> None:
 
 
 def versions() -> dict[str, str]:
-    """What made the values: Python and the packages."""
+    """Return the versions that made the values: Python and the packages."""
     return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
 
 
 def write_manifest(folder: Path, maker: str = "scripts/reference/make.py") -> None:
-    """Write down what made the files, and their hashes."""
+    """Write the manifest: the versions that made the files, and their hashes."""
     manifest = {
         "made_by": maker,
         "seed": "none: every number comes from tests/support/seeded.py, by integer arithmetic on its place",
@@ -82,12 +82,12 @@ def write_manifest(folder: Path, maker: str = "scripts/reference/make.py") -> No
         "sha256": {name: sha256(folder / name) for name in files(folder)},
     }
     for name in files(folder):
-        (folder / name).chmod(0o644)  # safetensors makes files that only their owner may read
+        (folder / name).chmod(0o644)  # safetensors writes files that only their owner may read
     write_json(folder / MANIFEST, manifest, depth=2)
 
 
 def exact_keys(order: list[str]) -> set[str]:
-    """The keys of a trace before its first norm or projection."""
+    """Return the keys of a trace before its first norm or projection."""
     cut = next((place for place, key in enumerate(order) if AFTER_NORM.search(key)), len(order))
     return set(order[:cut])
 
@@ -95,7 +95,7 @@ def exact_keys(order: list[str]) -> set[str]:
 def compare_arrays(
     name: str, old: dict[str, Array], new: dict[str, Array], exact: set[str], blocks: set[str]
 ) -> Iterator[str]:
-    """Name every difference: to the bit where `exact`, within `BLOCKS` there, within `TOLERANCE` elsewhere."""
+    """Name every difference: `exact` keys to the bit, blocks within `BLOCKS`, the rest within `TOLERANCE`."""
     for key in sorted(old.keys() ^ new.keys()):
         yield f"{name}: {key} is only in the {'old' if key in old else 'new'} file"
     for key in sorted(old.keys() & new.keys()):
@@ -109,9 +109,9 @@ def compare_arrays(
 
 
 def compare_json(name: str, old: Any, new: Any, where: str = "", tolerance: float = 0) -> Iterator[str]:
-    """Walk both; `transformers_version` is the manifest's business.
+    """Walk both; the manifest compares `transformers_version`.
 
-    Numbers may differ by `tolerance`, relative to max(1, |number|); those of full size by tolerances of their own.
+    Numbers may differ by `tolerance`, relative to max(1, |number|); numbers of full size have other tolerances.
     """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted((old.keys() | new.keys()) - {"transformers_version"}):
@@ -145,13 +145,13 @@ def compare_file(old: Path, new: Path, name: str) -> Iterator[str]:
         blocks = {key for key in before if "|hidden_states." in key}
         exact = {key for key in before if not key.endswith("|embeddings.LayerNorm")} - blocks
         yield from compare_json(name, *(_about(folder / name) for folder in (old, new)))
-    elif name == "full_size.safetensors":  # GPT-2 has no norm; of the others the outputs went through one
+    elif name == "full_size.safetensors":  # GPT-2 has no norm; the other outputs went through one
         exact = {key for key in before if key.startswith("gpt2|") or not key.endswith("|output")}
     yield from compare_arrays(name, before, after, exact, blocks)
 
 
 def _about(path: Path) -> dict[str, Any]:
-    """What the shipped file says of itself, without the versions, which may move on."""
+    """Read the shipped file's metadata, without the versions, which may change."""
     with safe_open(path, framework="np") as file:
         about: dict[str, Any] = json.loads(file.metadata()["about"])
     del about["versions"]
@@ -159,7 +159,7 @@ def _about(path: Path) -> dict[str, Any]:
 
 
 def parser_of(about: str | None, minilm: bool = False) -> argparse.ArgumentParser:
-    """A command line with --check, and if asked --minilm."""
+    """Parse a command line with --check, and --minilm if asked."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare with what is there instead of writing")
     if minilm:
@@ -169,7 +169,7 @@ def parser_of(about: str | None, minilm: bool = False) -> argparse.ArgumentParse
 
 
 def quiet() -> None:
-    """Let the reference say nothing, and compute on one thread."""
+    """Silence the reference, and make it compute on one thread."""
     import torch
     import transformers
 
@@ -179,10 +179,10 @@ def quiet() -> None:
 
 
 def fill(model: Any, spread: float = 1, norms: float | None = None, around: float = 1) -> None:
-    """Give every parameter, pad rows and norms too, values that depend on its name alone: `spread` times seeded ones.
+    """Fill every parameter, pad rows and norms too, by its name alone: `spread` times seeded numbers.
 
-    A norm's weights are `norms` times seeded ones (default: `spread`), around `around`. Fixed sinusoids stay: they are
-    not parameters that a file may choose, and some files leave them out.
+    A norm's weights are `norms` times seeded numbers (default: `spread`), around `around`. Fixed sinusoids stay: a file
+    cannot choose them, and some files leave them out.
     """
     import torch
 
@@ -208,7 +208,7 @@ def save_alone(model: Any, folder: Path, **options: Any) -> None:
 def make_or_check(
     check: bool, target: Path, make: Callable[[Path], object], differences: Callable[[Path, Path], Iterable[str]]
 ) -> int:
-    """Make the files of a folder; or make them elsewhere and print every difference: 0 if there is none."""
+    """Write the files of a folder; or write them elsewhere and print every difference: 0 if there is none."""
     if not check:
         make(target)
         return 0
@@ -220,7 +220,7 @@ def make_or_check(
 
 
 def compare_folders(old: Path, new: Path, only: list[str]) -> list[str]:
-    """Name every difference, and print where versions of the packages differ."""
+    """Name every difference, and print the packages whose versions differ."""
     made = files(new)
     asked = {*only, *(["golden"] if "bert" in only else [])}
     kept = [name for name in files(old) if not only or name.split("/")[0].split(".")[0] in asked]

@@ -11,7 +11,7 @@ The reference is transformers on torch with eager attention, on one CPU thread. 
 
 A key is a module's path, its value that module's output. Three keys are not the output of a module: `scores` (the input
 of softmax, zero where masked), `context` (the input of the output projection) and `sum` (with the residual). They are
-taken from the arguments of the next module or function. Keys of the input layer are not stored: tests/reference has
+read from the arguments of the next module or function. Keys of the input layer are not stored: tests/reference has
 them.
 """
 
@@ -76,7 +76,7 @@ GPT = {"vocab_size": VOCAB, "n_embd": WIDTH, "n_layer": BLOCKS, "n_head": HEADS,
 
 
 class Case(NamedTuple):
-    """One folder: `save` and `base` are the classes that write the file and that are run on it."""
+    """One folder: the class `save` writes the file, and the class `base` runs it."""
 
     name: str
     family: str
@@ -86,8 +86,8 @@ class Case(NamedTuple):
     kinds: tuple[str, ...]
     pad: int = 0
     longest: int = POSITIONS
-    today: bool = False  # the names of today's classes in the file, where older ones are what is published
-    spread: int = 5  # times the seeded numbers, which are below 0.1: too small to make attention choose, or gelu bend
+    today: bool = False  # today's names in the file, if published files have older names
+    spread: int = 5  # a factor for the seeded numbers: below 0.1 attention would be nearly even, and gelu nearly linear
 
 
 CASES = (
@@ -195,7 +195,7 @@ CASES = (
 
 
 def build(case: Case, folder: Path) -> torch.nn.Module:
-    """Save the case's model as its class does, then read it with the base model's class, as a user would."""
+    """Save the case's model by its class, then read it with the base model's class, as a user would."""
     config = transformers.AutoConfig.for_model(case.family, **case.config)
     model = getattr(transformers, case.save)(config)
     fill(model, case.spread, around=case.family != "gemma3_text")
@@ -221,7 +221,7 @@ def make_inputs(case: Case, kind: str) -> dict[str, Array]:
     elif kind == "pads_inside":
         mask[0, 2] = mask[1, 0] = mask[1, 2] = 0
     made: dict[str, Array] = {"input_ids": np.where(mask == 1, ids, case.pad)}
-    if kind == "mask_unlike_ids":  # words that the mask hides, and padding that it keeps
+    if kind == "mask_unlike_ids":  # masked words, and padding that is not masked
         mask[0, 1] = mask[1, 3] = 0
         made["input_ids"][0, 2] = made["input_ids"][1, 0] = case.pad
     if not mask.all():
@@ -236,12 +236,12 @@ def make_inputs(case: Case, kind: str) -> dict[str, Array]:
 
 
 def encoder_of(model: torch.nn.Module) -> Any:
-    """Return the part that is run: the encoder of a model that has a decoder too, else the model."""
+    """Return the part to run: the encoder of a model with a decoder, else the model."""
     return model.get_encoder() if hasattr(model, "decoder") else model
 
 
 class Recorder:
-    """Hooks on the modules of one model, by the names that the bound blocks give them."""
+    """Hooks on the modules of one model, by the names of the bound blocks."""
 
     def __init__(self, model: torch.nn.Module, stack: Stack) -> None:
         self.model, self.stack, self.trace = model, stack, dict[str, torch.Tensor]()
@@ -250,7 +250,7 @@ class Recorder:
         keys = (*(key for block in stack.blocks for key in block.modules), *filter(None, [stack.last_norm]))
         for path, own in by_module({key: key for key in keys}).items():
             modules[path].register_forward_hook(lambda _m, _given, output, own=own: self.keep(own, output))
-        for path, own in by_module(stack.entering).items():
+        for path, own in by_module(stack.module_inputs).items():
             modules[path].register_forward_pre_hook(lambda _m, given, own=own: self.keep(own, given))
 
     def keep(self, keys: list[str], value: Any) -> None:
@@ -278,12 +278,12 @@ class Recorder:
                 result = encoder_of(self.model)(**given, output_hidden_states=True, output_attentions=True)
         finally:
             torch.nn.functional.softmax = plain
-        if self.stack.last_norm != "final_layer_norm":  # CLIP's last one has not passed it
+        if self.stack.last_norm != "final_layer_norm":  # CLIP's last hidden state has not passed the norm
             assert torch.equal(result.hidden_states[-1], result.last_hidden_state)
         return {key: value.contiguous().numpy() for key, value in self.ordered(result).items()}
 
     def ordered(self, result: Any) -> dict[str, torch.Tensor]:
-        """All of it in the order in which it arises."""
+        """Return all values in the order of the computation."""
         made = {"hidden_states.0": result.hidden_states[0]}
         for i, (block, scores) in enumerate(zip(self.stack.blocks, self.softmaxed, strict=True)):
             self.trace[block.attention.scores] = scores.masked_fill(scores < -1e30, 0)
@@ -337,7 +337,8 @@ def differences(old: Path, new: Path) -> list[str]:
             found += check.compare_json(name, a, b)
         else:
             before, after = load_file(old / name), load_file(new / name)
-            entering = {key for key in before if key.endswith("|hidden_states.0")}  # GPT-2's is a sum, others' a norm
+            # the blocks' input is a sum in GPT-2, elsewhere the output of a norm
+            entering = {key for key in before if key.endswith("|hidden_states.0")}
             exact = {key for key in before if name.endswith("/model.safetensors") or "|inputs|" in key}
             exact |= entering if name.startswith("gpt2") else set()
             found += check.compare_arrays(name, before, after, exact, set(before) - entering)

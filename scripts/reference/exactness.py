@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print the table of minibert/families/README.md: each recipe, who uses it, and how far it is from transformers.
+"""Print the table of minibert/families/README.md: each recipe, its families, and its difference from transformers.
 
     python scripts/reference/exactness.py
 
@@ -25,7 +25,7 @@ COUNTS = {"padding": "position among real tokens", "mask": "position by the mask
 
 
 def formula(family: minibert.Family) -> str:
-    """Write a row's steps as one expression in their order; [...] is there only if configured or passed."""
+    """Write a row's steps as one expression in order; [...] is computed only if configured or passed."""
     x = ""
     for step in family.steps_for(family.sides[0]):
         x = grown(x, step)
@@ -33,7 +33,7 @@ def formula(family: minibert.Family) -> str:
 
 
 def grown(x: str, step: Step) -> str:
-    """Write what one more step makes of x."""
+    """Write the expression of x after one more step."""
     sometimes = step.when is not always
     if isinstance(step, Tokens):
         return {None: "word", sqrt_width: "word * sqrt(dim)"}.get(step.scale, "word [* sqrt(dim)]")
@@ -53,7 +53,7 @@ def grown(x: str, step: Step) -> str:
 
 
 def measured(folder: Path) -> tuple[str, float, float]:
-    """Compare one case: its family, the largest difference before any norm or projection, and that of the output."""
+    """Compare one case: its family, the largest difference before any norm or projection, and of the output."""
     case = json.loads((folder / "case.json").read_text())
     values = load_file(folder / "trace.safetensors")
     before = after = 0.0

@@ -26,12 +26,12 @@ from safetensors.numpy import save_file
 from minibert.equations.input_layer import Array
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-WHOLE = ("We lived above the clouds", "I am Sinan")  # all rows of these are stored, of the others row 1
+WHOLE = ("We lived above the clouds", "I am Sinan")  # all rows of these are stored; of other tables row 1
 TEXTS = (*WHOLE, "", "naïve café, 東京 🙂", "Unbelievably, it's 3.14159!", "a" * 120)
 
 
 def row_indices(batch: int, seq: int) -> list[list[int]]:
-    """Which rows of an output are stored: an early one and the last."""
+    """Choose the rows of an output to store: an early row and the last."""
     return [[0, 1], [batch - 1, seq - 1]]
 
 
@@ -67,7 +67,7 @@ def hooked(embeddings: Any) -> Iterator[dict[str, torch.Tensor]]:
 
 
 def bert_trace(embeddings: Any, inputs: dict[str, Array]) -> dict[str, Array]:
-    """The reference's intermediates: word, token_type, position, sum, output. The attention mask is not read."""
+    """Compute the reference's intermediates: word, token_type, position, sum, output. The mask is not read."""
     with hooked(embeddings) as kept:
         embeddings(**{name: torch.from_numpy(array) for name, array in inputs.items() if name != "attention_mask"})
     named = {name.removesuffix("_embeddings"): kept[name] for name in MODULES[:3]}
@@ -75,7 +75,7 @@ def bert_trace(embeddings: Any, inputs: dict[str, Array]) -> dict[str, Array]:
 
 
 def bert_facts(embeddings: Any, vocab: int, rows: dict[str, Array], prefix: str) -> dict[str, Any]:
-    """Facts of every batch; the rows to store go into `rows`."""
+    """Collect facts of every batch; the rows to store go into `rows`."""
     norm, longest = embeddings.LayerNorm, embeddings.position_embeddings.num_embeddings
     weight, bias = norm.weight.detach().numpy(), norm.bias.detach().numpy()
     facts: dict[str, Any] = {}
@@ -112,7 +112,7 @@ def seeded_bert(rows: dict[str, Array], scratch: Path) -> dict[str, Any]:
 
 
 def seeded_gpt2(rows: dict[str, Array], scratch: Path) -> dict[str, Any]:
-    """GPT-2 has no norm here: the sum is the output, and its error that of two float32 additions."""
+    """GPT-2 has no norm here: the sum is the output, with the error of two float32 additions."""
     model = transformers.GPT2Model.from_pretrained(seeded.write_model(scratch / "gpt2", "gpt2")).eval()
     wte, wpe = (model.get_submodule(name).weight.detach().numpy() for name in ("wte", "wpe"))
     kept: list[Array] = []

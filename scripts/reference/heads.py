@@ -9,8 +9,8 @@ The reference is transformers on torch with eager attention, on one CPU thread. 
     case.json                        family, class, the head's name, kinds of batches
     trace.safetensors                "<kind>|inputs|<name>" and "<kind>|<key>", key as in `encoder.trace(head=...)`
 
-A key is a module's path, its value that module's output; of an activation that is no module it is the input of what
-comes next. `logits` is what the class gives under that name (of BertForNextSentencePrediction, say).
+A key is a module's path, its value that module's output; for an activation that is no module, the input of the next
+module. `logits` is the class's output of that name.
 """
 
 from __future__ import annotations
@@ -47,35 +47,35 @@ def same(tensors: Tensors) -> Tensors:
 
 
 def both_names(tensors: Tensors) -> Tensors:
-    """As older files: each tied tensor under both of its names."""
+    """Write as in older files: each tied tensor under both of its names."""
     more = {"cls.predictions.decoder.weight": tensors["bert.embeddings.word_embeddings.weight"],
             "cls.predictions.decoder.bias": tensors["cls.predictions.bias"]}  # fmt: skip
     return tensors | {name: np.array(x) for name, x in more.items()}
 
 
 def both_and_unlike(tensors: Tensors) -> Tensors:
-    """Both names with unlike numbers: the reference then takes the head's own, whatever config.json says."""
+    """Write both names with unlike numbers: the reference then uses the head's, whatever config.json says."""
     return {name: x + np.float32("decoder" in name) for name, x in both_names(tensors).items()}
 
 
 def only_the_head_s(tensors: Tensors) -> Tensors:
-    """The table under the head's name alone."""
+    """Write the table only under the head's name."""
     twice = both_names(tensors)
     return {name: x for name, x in twice.items() if name != "bert.embeddings.word_embeddings.weight"}
 
 
 def unprefixed(tensors: Tensors) -> Tensors:
-    """As the Hub's first GPT-2: names of the base model, and no table of the head's own."""
+    """Write as the Hub's first GPT-2: names of the base model, and no table for the head."""
     return {name.removeprefix("transformer."): x for name, x in tensors.items()}
 
 
 def older_gte(tensors: Tensors) -> Tensors:
-    """As files of the model_type "new", which the reference calls gte."""
+    """Write as files of the model_type "new", which the reference calls gte."""
     return {name.replace("gte.", "new."): x for name, x in tensors.items()}
 
 
 class HeadCase(NamedTuple):
-    """One folder. `changed` makes the file's tensors of those that the class saves; `pad` is the id of padding."""
+    """One folder. `changed` turns the class's saved tensors into the file's; `pad` is the id of padding."""
 
     family: str
     save: str
@@ -228,7 +228,7 @@ CASES = (
 
 
 def build(case: HeadCase, folder: Path) -> torch.nn.Module:
-    """Save the case's model as its class does, change the file, and read it with the same class."""
+    """Save the case's model by its class, change the file, and read it with the same class."""
     config = transformers.AutoConfig.for_model(case.family, **case.config)
     kind = getattr(transformers, case.save)
     model = kind(config)
@@ -240,7 +240,7 @@ def build(case: HeadCase, folder: Path) -> torch.nn.Module:
 
 
 def batch(case: HeadCase, kind: str) -> dict[str, Array]:
-    """As of whole models. "ends_with_pad": the mask keeps pad ids at the ends; "pads_alone": a text of no others."""
+    """Build a batch as for whole models. "ends_with_pad": unmasked pad ids at the ends; "pads_alone": only pad ids."""
     plain = Case(case.name, case.family, case.save, "", {}, (), case.pad)
     if kind == "one":
         return {name: ids[:1] for name, ids in make_inputs(plain, "plain").items()}
@@ -253,7 +253,7 @@ def batch(case: HeadCase, kind: str) -> dict[str, Array]:
 
 
 def run(case: HeadCase, model: torch.nn.Module, folder: Path, inputs: dict[str, Array]) -> dict[str, Array]:
-    """What each of the head's modules gives, and the logits."""
+    """Compute the output of each of the head's modules, and the logits."""
     kept: dict[str, torch.Tensor] = {}
     modules = dict(model.named_modules())
     head = minibert.load_encoder(folder).head(case.head)
@@ -270,7 +270,7 @@ def run(case: HeadCase, model: torch.nn.Module, folder: Path, inputs: dict[str, 
         kept["logits"] = torch.stack([result["start_logits"], result["end_logits"]], dim=-1)
     else:
         kept["logits"] = result["logits"] if "logits" in result else result["prediction_logits"]
-    if head.takes == "last":
+    if head.pooling == "last":
         del kept[head.path]  # the reference computes it for every token
     return {key: np.array(value.numpy()) for key, value in kept.items()}
 

@@ -1,4 +1,4 @@
-"""Make tests/reference/late-*: small folders for late interaction, and what MultiVectorEncoder gives for them.
+"""Make tests/reference/late-*: small folders for late interaction, and MultiVectorEncoder's results for them.
 
     python scripts/reference/late.py            write the folders anew
     python scripts/reference/late.py --check    make them elsewhere, compare; exit 1 on a difference
@@ -68,10 +68,10 @@ def raw(folder: Path, kind: type, config: Any, spread: int = 8, **tokenizer: Any
 
 
 def modernbert(folder: Path, **settings: Any) -> str:
-    """Two blocks that see a window of four tokens on either side, then one that sees all."""
+    """Two blocks with a window of four tokens on either side, then one block without a window."""
     special = {f"{name}_token_id": None for name in ("bos", "eos", "cls", "sep")} | {"pad_token_id": 0}
     config = SIZES | {"num_hidden_layers": 3, "local_attention": 8, "global_attn_every_n_layers": 3} | special
-    # with a larger spread float32 itself is 1e-5 from float64
+    # with a larger spread float32 would differ from float64 by 1e-5
     return raw(folder, transformers.ModernBertModel, transformers.ModernBertConfig(**config | settings), spread=4)
 
 
@@ -79,7 +79,7 @@ def modernbert(folder: Path, **settings: Any) -> str:
 
 
 def fixed(parts: Path, folder: Path) -> list[Call]:
-    """BERT; queries of 12 tokens, filled with [MASK] that no token sees; prompts; punctuation of documents left out."""
+    """BERT; queries of 12 tokens, padded with hidden [MASK]; prompts; punctuation of documents left out."""
     expansion = {"strategy": "fixed", "attend": False, "length": 12}
     transformer = Transformer(str(bert(parts / "t")), query_expansion=expansion, document_length=14)
     chain = [transformer, dense(8, 6), MultiVectorMask(PUNCTUATION), Normalize(**TOKENS)]
@@ -87,7 +87,7 @@ def fixed(parts: Path, folder: Path) -> list[Call]:
 
 
 def least(parts: Path, folder: Path) -> list[Call]:
-    """ModernBERT; at least 9 tokens of a query, at most 14, and all of them seen; two maps."""
+    """ModernBERT; 9 to 14 tokens of a query, none of them hidden; two maps."""
     expansion = {"strategy": "min", "attend": True, "length": 9, "token": "the"}
     transformer = Transformer(modernbert(parts / "t"), query_expansion=expansion, query_length=14, document_length=20)
     mask = MultiVectorMask(["we", "!", "notatoken"], skiplist_tasks=["query", "document"])
@@ -96,14 +96,14 @@ def least(parts: Path, folder: Path) -> list[Call]:
 
 
 def window(parts: Path, folder: Path) -> list[Call]:
-    """ModernBERT; tokens that fill a query stand so far behind it that some see nothing in a window."""
+    """ModernBERT; tokens that pad a query are so far behind it that some see nothing in a window."""
     expansion = {"strategy": "fixed", "attend": False, "length": 20}
     transformer = Transformer(modernbert(parts / "t"), query_expansion=expansion)
     return save([transformer, dense(8, 6), MultiVectorMask(), Normalize(**TOKENS)], folder)
 
 
 def kept(parts: Path, folder: Path) -> list[Call]:
-    """RoBERTa, whose positions follow the ids; of a document only some tokens count, so that some have none."""
+    """RoBERTa, whose positions follow the ids; only some tokens of a document count, and some documents have none."""
     name = raw(parts / "t", transformers.RobertaModel, transformers.RobertaConfig(**ROBERTA), model_max_length=30)
     expansion = {"strategy": "min", "attend": False, "length": 8}
     tokens = transformers.AutoTokenizer.from_pretrained(name)
@@ -112,12 +112,12 @@ def kept(parts: Path, folder: Path) -> list[Call]:
 
 
 def bare(parts: Path, folder: Path) -> list[Call]:
-    """Nothing but a map: queries of at most 6 tokens, documents of 10."""
+    """Only a map: queries of at most 6 tokens, documents of 10."""
     return save([Transformer(str(bert(parts / "t")), query_length=6, document_length=10), dense(8, 6)], folder)
 
 
 def pylate(parts: Path, folder: Path) -> list[Call]:
-    """As PyLate 1.3 saves it: a Transformer and a Dense of its own, flat settings, prefixes of one token."""
+    """As PyLate 1.3 saves it: a Transformer and PyLate's Dense, flat settings, prefixes of one token."""
     save([Transformer(str(bert(parts / "t"))), dense(8, 6)], folder)
     rewrite(folder / "tokenizer.json", partial(with_tokens, "[Q] ", "[D] "))
     types = "sentence_transformers.models.Transformer", "pylate.models.Dense.Dense"
@@ -167,7 +167,7 @@ def stanford(parts: Path, folder: Path) -> list[Call]:
 
 
 def with_tokens(first: str, second: str, rules: dict[str, Any], added: bool = True) -> dict[str, Any]:
-    """Call the last two words of the vocabulary otherwise; `added`: and let the tokenizer find them in texts."""
+    """Rename the last two words of the vocabulary; `added`: add them to the tokenizer as tokens too."""
     vocabulary = rules["model"]["vocab"]
     ids = sorted(vocabulary.values())[-2:]
     names = dict(zip(ids, (first, second), strict=True))

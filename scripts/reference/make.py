@@ -1,4 +1,4 @@
-"""Make tests/reference: tiny checkpoints of every family, and all that the reference computes from them.
+"""Make tests/reference: tiny checkpoints of every family, and the reference's values for them.
 
     python scripts/reference/make.py --minilm FOLDER            write tests/reference and the shipped file anew
     python scripts/reference/make.py --minilm FOLDER --check    make it elsewhere, compare; exit 1 on a difference
@@ -12,14 +12,14 @@ The reference is transformers on torch, on one CPU thread. Each case of `cases.p
 
 golden.safetensors has the case `bert` in one file, for ports to other languages (tests/reference/GOLDEN.md).
 rotary_scaling.json has rotary frequencies and angles of scaled models (rotary.py), tokenizer_ids.json the ids of small
-tokenizers of every class (tokenizer_ids.py), defaults.json what the reference's config classes say for the keys that
-our rows have a default for. `shipped` is the one file that is part of the package (shipped.py).
+tokenizers of every class (tokenizer_ids.py), defaults.json the defaults of the reference's config classes, for keys
+with a default in our rows. `shipped` is the one file that is part of the package (shipped.py).
 
-A key is the module's path in the base model, its value that module's output. `position_ids` are the rows asked
-for, before a family's own offset; `sum` is the input of the norm, or of the first block where there is no norm;
-`scaled` and `masked` are the values after the two multiplications that are not in a module. Parameters come from
-integers (tests/support/seeded.py), not from a random generator. The script stops unless a trace ends with exactly the
-bits that transformers passes to its first block.
+A key is the module's path in the base model, its value that module's output. `position_ids` are the positions before a
+family's offset; `sum` is the input of the norm, or of the first block if there is no norm; `scaled` and `masked` are
+the values after the two multiplications outside any module. Parameters come from integers (tests/support/seeded.py),
+not from a random generator. The script stops unless a trace ends with exactly the bits that enter the first block in
+transformers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ OTHER_INPUTS = {"types": ("token_type_ids", 2), "languages": ("langs", 3), "task
 
 
 def save(case: Case, folder: Path) -> torch.nn.Module:
-    """Build the case's model and save it as its class does; only config.json and model.safetensors stay."""
+    """Build the case's model and save it by its class; only config.json and model.safetensors stay."""
     config = transformers.AutoConfig.for_model(case.family, **case.config)
     model = getattr(transformers, case.save)(config)
     fill(model, norms=5)
@@ -67,7 +67,7 @@ def load(case: Case, folder: Path, **changes: Any) -> torch.nn.Module:
 
 
 def check_loaded(case: Case, saved: torch.nn.Module, loaded: torch.nn.Module) -> None:
-    """Stop unless the base model, read from the file, holds the input part of the model that wrote the file."""
+    """Stop unless the base model, read from the file, has the input layer of the model that wrote the file."""
     for part in case.parts:
         twins = [m for path, m in saved.named_modules() if f".{path}".endswith(f".{part}") and "vision" not in path]
         read = loaded.get_submodule(part).state_dict()
@@ -76,11 +76,11 @@ def check_loaded(case: Case, saved: torch.nn.Module, loaded: torch.nn.Module) ->
 
 
 def make_inputs(case: Case, kind: str, words: torch.nn.Embedding) -> dict[str, Array]:
-    """The batch of one kind: ids by formula, never the pad id by accident, always the table's last row."""
+    """Build the batch of one kind: ids by formula, never the pad id by accident, always the table's last row."""
     pad = case.pad or 0
     shape = (1, case.longest) if kind == "full_length" else (BATCH, LENGTH)
     ids = seeded.integers(shape, VOCAB - 1, salt=zlib.crc32(f"{case.name} {kind}".encode()))
-    ids += ids >= pad  # one id less to choose from, and pad is the one left out
+    ids += ids >= pad  # one id less to choose from, without the pad id
     ids[0, -1] = words.num_embeddings - 1 - (words.num_embeddings - 1 == pad)
     mask = np.ones(shape, np.int64)
     if "right_pad" in kind:
@@ -92,7 +92,7 @@ def make_inputs(case: Case, kind: str, words: torch.nn.Embedding) -> dict[str, A
     if case.name == "mpnet-pad5":
         ids[0, 1] = 1  # MPNet's positions skip id 1, whatever the config says
     ids = np.where(mask == 1, ids, pad)
-    if kind == "mask_unlike_ids":  # words that the mask hides, and padding that it keeps
+    if kind == "mask_unlike_ids":  # masked words, and padding that is not masked
         mask[0, 1] = mask[1, 2] = 0
         ids[0, 2] = ids[1, 0] = pad
     made: dict[str, Array] = {"input_ids": ids}
@@ -111,7 +111,7 @@ def make_inputs(case: Case, kind: str, words: torch.nn.Embedding) -> dict[str, A
 
 
 class Recorder:
-    """Hooks on the modules of one model; `trace` fills in the order in which the reference computes."""
+    """Hooks on the modules of one model; `trace` is filled in the reference's order."""
 
     def __init__(self, case: Case, model: torch.nn.Module) -> None:
         self.case, self.model = case, model
@@ -176,7 +176,7 @@ class Recorder:
         return self.trace
 
     def complete(self, inputs: dict[str, Any]) -> None:
-        """Add what no hook sees: the positions, and the word rows times a factor."""
+        """Add the values that no hook sees: the positions, and the word rows times a factor."""
         if self.case.scaled:
             words = self.trace.get(self.case.parts[0], inputs.get("inputs_embeds"))
             module = getattr(self.model, self.case.side) if self.case.side else self.model
@@ -209,7 +209,7 @@ def make_case(case: Case, folder: Path) -> None:
         with torch.no_grad():
             trace = Recorder(case, asked).run({name: torch.from_numpy(a) for name, a in inputs.items()}, past[kind])
         order[kind] = list(trace)
-        if past[kind]:  # how many tokens the cache holds, for readers of this file alone
+        if past[kind]:  # the number of cached tokens, only for readers of this file
             inputs["past_length"] = np.array(past[kind])
         stored |= {f"{kind}|inputs|{name}": array for name, array in inputs.items()}
         stored |= {f"{kind}|{key}": value.contiguous().numpy() for key, value in trace.items()}
@@ -222,7 +222,7 @@ def make_case(case: Case, folder: Path) -> None:
 
 
 def write_defaults(target: Path) -> None:
-    """Write defaults.json: model_type -> config key -> the class's default, of the keys that our rows know."""
+    """Write defaults.json: model_type -> config key -> the class's default, for the keys of our rows."""
     found = {}
     for name, row in minibert.FAMILIES.items():
         kind = type(transformers.AutoConfig.for_model(name))
@@ -233,7 +233,7 @@ def write_defaults(target: Path) -> None:
 
 
 def make_all(target: Path, only: list[str], minilm: Path | None) -> None:
-    """Write every case that was asked for, and the facts of full size."""
+    """Write every requested case, and the facts of full size."""
     for case in CASES:
         if not only or case.name in only:
             make_case(case, target / case.name)
@@ -246,7 +246,7 @@ def make_all(target: Path, only: list[str], minilm: Path | None) -> None:
 
 
 def make_shipped(again: bool, only: list[str], minilm: Path | None) -> int:
-    """Write the package's own file, or make it elsewhere and compare; 1 if they differ."""
+    """Write the package's file, or write it elsewhere and compare; 1 if they differ."""
     if minilm is None or (only and "shipped" not in only):
         return 0
     compare = partial(check.compare_file, name=check.SHIPPED)
@@ -254,7 +254,7 @@ def make_shipped(again: bool, only: list[str], minilm: Path | None) -> int:
 
 
 def make_reference(again: bool, only: list[str], minilm: Path | None) -> int:
-    """Write tests/reference, or make it elsewhere and compare; 1 if they differ."""
+    """Write tests/reference, or write it elsewhere and compare; 1 if they differ."""
     if only == ["shipped"]:
         return 0
     target = ROOT / "tests" / "reference"

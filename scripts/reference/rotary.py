@@ -17,7 +17,7 @@ SIZES = {
 }  # fmt: skip
 LAYERS = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
 
-# name -> family, its classes' stem, config.json, the length of the first training, the longest that is allowed
+# name -> family, the stem of its classes, config.json, the length of the first training, the longest length
 Setting = tuple[str, str, dict[str, Any], int, int]
 SETTINGS: dict[str, Setting] = {
     "linear": ("llama", "Llama", {"rope_scaling": {"type": "linear", "factor": 4.0}, "rope_theta": 1e4}, 4096, 16384),
@@ -63,13 +63,13 @@ SETTINGS: dict[str, Setting] = {
 
 
 def short(values: torch.Tensor) -> Any:
-    """The shortest decimals that give the same float32 again."""
+    """Return the shortest decimals that read as the same float32."""
     strings = np.char.mod("%s", values.numpy()) if values.ndim else None
     return np.vectorize(float)(strings).tolist()
 
 
 def texts(family: str, stem: str, config: dict[str, Any], trained: int, longest: int) -> list[dict[str, Any]]:
-    """Run one module on a text as long as those of the first training, one token longer, and the longest."""
+    """Run one module on a text of the first training's length, one token longer, and of the longest length."""
     package = f"transformers.models.{family}"
     configuration = getattr(importlib.import_module(f"{package}.configuration_{family}"), f"{stem}Config")
     modeling = importlib.import_module(f"{package}.modeling_{family}")
@@ -80,7 +80,7 @@ def texts(family: str, stem: str, config: dict[str, Any], trained: int, longest:
         prefix = "".join(f"{name}_" for name in layer)
         positions = [0, 1, trained - 1, length - 1]
         cos, sin = module(torch.zeros(1), torch.tensor([positions]), *layer)
-        half = cos.shape[-1] // 2  # the other half repeats it
+        half = cos.shape[-1] // 2  # the second half repeats the first
         made.append({
             "length": length, "layer_type": layer[0] if layer else None,
             "frequencies": short(getattr(module, f"{prefix}inv_freq")),
@@ -95,7 +95,7 @@ def write_rotary(target: Path) -> None:
     facts = {}
     for name, (family, stem, own, trained, longest) in SETTINGS.items():
         config = {**SIZES, "max_position_embeddings": longest, **own}
-        # a module writes into the dicts that it is given
+        # a module writes into its arguments
         copy = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
         facts[name] = {"family": family, "config": config, "texts": texts(family, stem, copy, trained, longest)}
     write_json(target / "rotary_scaling.json", facts, depth=2)

@@ -1,4 +1,4 @@
-"""Make tests/reference/sentences-*: small folders written by sentence-transformers, and what it gives for them.
+"""Make tests/reference/sentences-*: small folders written by sentence-transformers, and its results for them.
 
     python scripts/reference/sentences.py            write the folders anew
     python scripts/reference/sentences.py --check    make them elsewhere, compare; exit 1 on a difference
@@ -34,7 +34,7 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Dropout, LayerNorm, Pooling
 from torch import nn
 
-TOLERANCE = 3e-6  # of a vector's largest number, between torch's kernels for AVX-512, AVX2, SSE4.1; measured 1.1e-6
+TOLERANCE = 3e-6  # times a vector's largest number; measured between torch's AVX-512, AVX2 and SSE4.1: 1.1e-6
 TEXTS = (
     "", "we", "We lived above the clouds!", "clouds above", "a b c d e f g h i j k l m n o p q r s t u v w x y z",
     "[CLS] the [SEP]", "ÉTÉ été", "THE CLOUDS", "the clouds",
@@ -43,12 +43,12 @@ SIZES = {
     "vocab_size": checkpoints.VOCAB, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
     "intermediate_size": 16, "max_position_embeddings": 32,
 }  # fmt: skip
-ALL = ("max", "cls", "lasttoken", "weightedmean", "mean_sqrt_len_tokens", "mean")  # not the order of the flags
+ALL = ("max", "cls", "lasttoken", "weightedmean", "mean_sqrt_len_tokens", "mean")  # not in the order of the flags
 Call = tuple[str, list[str] | str, dict[str, Any]]
 
 
 def fill(model: nn.Module) -> None:
-    check.fill(model, spread=8, norms=4)  # seeded numbers are small: without it attention would be nearly even
+    check.fill(model, spread=8, norms=4)  # seeded numbers are small: without the factor attention would be nearly even
 
 
 def bert(folder: Path, cased: bool = False, **tokenizer: Any) -> Path:
@@ -81,7 +81,7 @@ def gpt2(folder: Path) -> Path:
 
 
 def today(folder: Path, name: str, ends: bool = False, **config: Any) -> Path:
-    """A seeded model of today with GPT-2's tokens, padded on the left; `ends`: each text gets a token at its end."""
+    """A seeded newer model with GPT-2's tokens, padded on the left; `ends`: each text gets a token at its end."""
     sizes = {**SIZES, "vocab_size": 261, "num_key_value_heads": 1, "head_dim": 6, "pad_token_id": 256}
     model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(name, **{**sizes, **config}))
     fill(model)
@@ -118,7 +118,7 @@ def rewrite(path: Path, change: Callable[[Any], Any]) -> None:
 
 
 def dense(parts: Path, folder: Path) -> list[Call]:
-    """Mean, a dense layer with tanh, Normalize: the newest spelling throughout; compared by cosine."""
+    """Mean, a dense layer with tanh, Normalize: all keys in the newest spelling; compared by cosine."""
     chain = [Transformer(str(bert(parts / "t"))), Pooling(8, "mean"), Dense(8, 6), Normalize()]
     save(chain, folder)
     texts = list(TEXTS)
@@ -133,7 +133,7 @@ def dense(parts: Path, folder: Path) -> list[Call]:
 
 
 def cls(parts: Path, folder: Path) -> list[Call]:
-    """The first token, cut at 8 tokens; the oldest spelling: flags, sentence_roberta_config.json, a subfolder."""
+    """The first token, truncated at 8 tokens; the oldest spelling: flags, sentence_roberta_config.json, a subfolder."""
     chain = [Transformer(str(bert(parts / "t"))), Pooling(8, "cls")]
     save(chain, folder, similarity_fn_name="dot")
     (folder / "0_Transformer").mkdir()
@@ -159,7 +159,7 @@ def cls(parts: Path, folder: Path) -> list[Call]:
 
 
 def prompts(parts: Path, folder: Path) -> list[Call]:
-    """Prompts, one of them the default; their tokens are not pooled; all six poolings in an order of their own."""
+    """Prompts, one of them the default; their tokens are not pooled; all six poolings in an unusual order."""
     chain = [Transformer(str(bert(parts / "t", model_max_length=12))), Pooling(8, ALL, include_prompt=False)]
     named = {"query": "the clouds: ", "passage": "above! "}
     save(chain, folder, prompts=named, default_prompt_name="passage", similarity_fn_name="euclidean")
@@ -177,7 +177,7 @@ def prompts(parts: Path, folder: Path) -> list[Call]:
 
 
 def flags(parts: Path, folder: Path) -> list[Call]:
-    """All older flags at once, laid side by side in their order; lower case; vectors cut by the folder itself."""
+    """All older flags at once, concatenated in their order; lower case; the folder truncates vectors."""
     raw = bert(parts / "t", cased=True, model_max_length=1000000000000000019884624838656)
     chain = [Transformer(str(raw), do_lower_case=True), Pooling(8, ALL)]
     save(chain, folder, truncate_dim=40, similarity_fn_name="manhattan")
@@ -196,7 +196,7 @@ def flags(parts: Path, folder: Path) -> list[Call]:
 
 
 def residual(parts: Path, folder: Path) -> list[Call]:
-    """Dense layers of every kind one after the other, and a longest length for queries."""
+    """Dense layers of every kind in a row, and a maximum length for queries."""
     chain = [
         Transformer(str(bert(parts / "t")), query_length=4),
         Pooling(8, "mean"),
@@ -211,7 +211,7 @@ def residual(parts: Path, folder: Path) -> list[Call]:
 
 
 def modules(parts: Path, folder: Path) -> list[Call]:
-    """LayerNorm, Dropout and dense layers with the other activations, each as its class makes it by default."""
+    """LayerNorm, Dropout and dense layers with the remaining activations, each with its class's defaults."""
     chain = [Transformer(str(bert(parts / "t"))), Pooling(8, "mean"), LayerNorm(8), Dropout(0.5)]
     for activation in (nn.Sigmoid(), nn.LeakyReLU(), nn.ReLU6()):
         chain += [Dense(8, 8, activation_function=activation), LayerNorm(8)]
@@ -221,15 +221,15 @@ def modules(parts: Path, folder: Path) -> list[Call]:
 
 
 def causal(parts: Path, folder: Path) -> list[Call]:
-    """GPT-2: no token looks ahead, no special tokens around a text."""
+    """GPT-2: causal, without special tokens around a text."""
     chain = [Transformer(str(gpt2(parts / "t"))), Pooling(8, ("weightedmean", "lasttoken"), include_prompt=False)]
     save(chain, folder)
-    texts = [text for text in TEXTS if text]  # it fails where a batch holds no token at all
+    texts = [text for text in TEXTS if text]  # it fails for a batch without any token
     return [("encode", texts, {}), ("encode", texts, {"prompt": "he: "})]
 
 
 def bare(parts: Path, folder: Path) -> list[Call]:
-    """No modules.json: the mean, and none of the other files is read."""
+    """No modules.json: the mean, and no other file is read."""
     shutil.copytree(bert(parts / "t", model_max_length=10), folder)
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 5}), encoding="utf-8")
     return [("encode", list(TEXTS), {}), ("encode_query", list(TEXTS), {})]
@@ -245,7 +245,7 @@ def last_token(parts: Path, folder: Path) -> list[Call]:
 
 
 def two_dense(parts: Path, folder: Path) -> list[Call]:
-    """As EmbeddingGemma: Gemma 3 that looks both ways, the mean, two dense layers without activation, Normalize."""
+    """As EmbeddingGemma: Gemma 3 without a causal mask, the mean, two dense layers without activation, Normalize."""
     types = ["sliding_attention", "full_attention"]
     gemma = today(
         parts / "t", "gemma3_text", ends=True, use_bidirectional_attention=True, sliding_window=5, layer_types=types,
@@ -273,7 +273,7 @@ def search(parts: Path, folder: Path) -> list[Call]:
 
 
 def first_token(parts: Path, folder: Path) -> list[Call]:
-    """As gte-modernbert: ModernBERT, whose first token is the text's vector; longer texts than its window."""
+    """As gte-modernbert: ModernBERT, pooled by the first token; longer texts than its window."""
     config = transformers.ModernBertConfig(**SIZES, local_attention=4, global_attn_every_n_layers=2, pad_token_id=0)
     model = transformers.ModernBertModel(config)
     fill(model)
@@ -317,7 +317,7 @@ def make_folders(
     target: Path, prefix: str, builders: tuple[Callable[[Path, Path], list[Call]], ...],
     finish: Callable[[Path, list[Call]], dict[str, dict[str, Any]]],
 ) -> None:  # fmt: skip
-    """Build each folder anew; `finish` makes of its calls what calls.json tells."""
+    """Build each folder again; `finish` turns its calls into calls.json."""
     torch.set_num_threads(1)
     for build in builders:
         folder = target / f"{prefix}-{build.__name__.replace('_', '-')}"
@@ -328,7 +328,7 @@ def make_folders(
         for extra in (folder / name for name in ("README.md", "special_tokens_map.json")):
             extra.unlink(missing_ok=True)
         for path in folder.rglob("*.safetensors"):
-            path.chmod(0o644)  # safetensors makes files that only their owner may read
+            path.chmod(0o644)  # safetensors writes files that only their owner may read
 
 
 def with_vectors(folder: Path, calls: list[Call]) -> dict[str, dict[str, Any]]:

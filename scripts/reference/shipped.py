@@ -1,4 +1,4 @@
-"""The values that ship inside the package: what the reference computes from all-MiniLM-L6-v2, for `minibert verify`.
+"""Write the values that ship in the package for `minibert verify`: the reference's, for all-MiniLM-L6-v2.
 
 `make.py` calls it. One file, minibert/verify/data/all-MiniLM-L6-v2.safetensors:
 
@@ -38,7 +38,7 @@ THROUGH_BLOCKS = ("text 1",)
 
 
 def trace(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, Array]:
-    """The input layer's intermediates in their order, then `hidden_states.1` and so on."""
+    """Compute the input layer's intermediates in order, then `hidden_states.1` and so on."""
     with hooked(model.embeddings) as found:
         states = model(**inputs, output_hidden_states=True).hidden_states
     if not torch.equal(states[0], found["LayerNorm"]):
@@ -49,7 +49,7 @@ def trace(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, 
 
 
 def parameters(model: torch.nn.Module) -> dict[str, Any]:
-    """Path of each parameter -> [shape, sha256]; the pooler is left out, which comes after the last hidden state."""
+    """Map each parameter's path to [shape, sha256]; without the pooler, which follows the last hidden state."""
     return {path: hashed(value) for path, value in model.named_parameters() if not path.startswith("pooler.")}
 
 

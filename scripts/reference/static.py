@@ -1,10 +1,11 @@
-"""Make tests/reference/static-*: small static models, and what sentence-transformers gives for them.
+"""Make tests/reference/static-*: small static models, and sentence-transformers' results for them.
 
     python scripts/reference/static.py            write the folders anew
     python scripts/reference/static.py --check    make them elsewhere, compare; exit 1 on a difference
 
 It needs sentence-transformers and model2vec (`pip install sentence-transformers==6.2.0 model2vec==0.10.0`). Each folder
-is written by one of the two, its numbers are seeded, and beside the model it has what `sentences.py` puts there.
+is written by one of the two libraries. Its numbers are seeded, and beside the model it has the same files as a folder
+of `sentences.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MORE = [*TEXTS, LONG, "été ü ☃", " "]
 
 
 def tokenizer(most: int | None = None, left: bool = False) -> Tokenizer:
-    """The words of the other small models; `most`: how many tokens of a text are kept."""
+    """The words of the other small models; `most`: the number of a text's tokens that are kept."""
     found = Tokenizer.from_str(wordpiece_json())
     if most is not None:
         found.enable_truncation(most, direction="left" if left else "right")
@@ -48,7 +49,7 @@ def every(texts: list[str]) -> list[Call]:
 
 
 def plain(parts: Path, folder: Path) -> list[Call]:
-    """StaticEmbedding alone, at the top; no config.json."""
+    """Only StaticEmbedding, in the top folder; no config.json."""
     save([StaticEmbedding(tokenizer(), rows())], folder, similarity_fn_name="dot")
     return every(MORE)
 
@@ -73,12 +74,12 @@ def half(parts: Path, folder: Path) -> list[Call]:
     """model2vec in float16, normalized, as distill writes it; truncated at 10 tokens."""
     config = {"model_type": "model2vec", "normalize": True}
     StaticModel(rows(seed=2).astype("f2"), tokenizer(), config, True, max_length=10).save_pretrained(folder)
-    # of a text without tokens sentence-transformers makes NaN: 1e-12, the least length it divides by, is 0 in float16
+    # sentence-transformers computes NaN for a text without tokens: its smallest divisor, 1e-12, is 0 in float16
     return every([text for text in MORE if text.strip()])
 
 
 def quantized(parts: Path, folder: Path) -> list[Call]:
-    """model2vec with a quantized vocabulary: ids share rows, each with a weight of its own."""
+    """model2vec with a quantized vocabulary: ids share rows, each id with its own weight."""
     mapping = np.arange(VOCAB) * 7 % 11
     weights = np.linspace(0.1, 2, VOCAB, dtype="f4")
     model = StaticModel(rows(11, seed=3), tokenizer(), weights=weights, token_mapping=mapping, max_length=None)

@@ -1,4 +1,4 @@
-"""The ids that transformers gives for small tokenizers of every class, one setting changed at a time."""
+"""Write transformers' ids for small tokenizers of every class, with one setting changed at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FILE = "tokenizer_ids.json"
 
 
 def ids_of(folder: Path) -> list[list[int]] | None:
-    """Each text's ids, then those of the pair; None where transformers cannot open the folder or refuses a text."""
+    """Return the ids of each text and of the pair; None if transformers cannot open the folder or refuses a text."""
     from transformers import AutoTokenizer
 
     try:
@@ -25,7 +25,7 @@ def ids_of(folder: Path) -> list[list[int]] | None:
 
 
 def write_tokenizer_ids(target: Path) -> None:
-    """Write tokenizer_ids.json: class -> variant -> ids of each text, null for those of the variant "plain"."""
+    """Write tokenizer_ids.json: class -> variant -> ids of each text, null if equal to the variant "plain"."""
     found: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for name in BASES:

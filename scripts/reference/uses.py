@@ -4,7 +4,7 @@ reference gives for them.
     python scripts/reference/uses.py            write the folders anew
     python scripts/reference/uses.py --check    make them elsewhere, compare; exit 1 on a difference
 
-It needs sentence-transformers (`pip install sentence-transformers==6.2.0`). `predict` and `rank` are those of its
+It needs sentence-transformers (`pip install sentence-transformers==6.2.0`). `predict` and `rank` are methods of its
 CrossEncoder, `encode_sparse` is its SparseEncoder's `encode`; `classify` is transformers' pipeline for
 text-classification with all labels, `entities` its pipeline for token-classification, grouped as "simple". Each folder
 holds a model of seeded numbers, as these libraries save it or as they did in older versions, and
@@ -58,7 +58,7 @@ def labels(*names: str) -> dict[str, Any]:
 
 def save(folder: Path, model: Any, sharp: bool = False) -> Path:
     fill(model)
-    if sharp:  # so that most labels are found, and some of them more than once in a row
+    if sharp:  # so that most labels occur, and some of them more than once in a row
         made = SHARP * seeded.values(tuple(model.classifier.weight.shape), salt=5)
         model.classifier.weight.data.copy_(torch.from_numpy(made))
         model.classifier.bias.data.zero_()
@@ -67,7 +67,7 @@ def save(folder: Path, model: Any, sharp: bool = False) -> Path:
 
 
 def with_tokenizer(folder: Path, name: str) -> tuple[Path, int]:
-    """A tokenizer of a class, and how many tokens it has."""
+    """A tokenizer of a class, and its number of tokens."""
     write_tokenizer(folder, name, {"tokenizer_config.json": {"model_max_length": 20}})
     return folder, len(vocabulary(BASES[name]))
 
@@ -76,7 +76,7 @@ def with_tokenizer(folder: Path, name: str) -> tuple[Path, int]:
 
 
 def reranker(parts: Path, folder: Path) -> list[Call]:
-    """BERT, one label, as CrossEncoder saves it: Sigmoid by its name, a prompt, cut at 14 tokens."""
+    """BERT, one label, as CrossEncoder saves it: Sigmoid by its name, a prompt, truncated at 14 tokens."""
     config = transformers.BertConfig(**SIZES, num_labels=1)
     raw = save(with_wordpiece(parts / "t", model_max_length=14), transformers.BertForSequenceClassification(config))
     CrossEncoder(str(raw), device="cpu", prompts={"ask": "the clouds: "}).save(str(folder), create_model_card=False)
@@ -94,7 +94,7 @@ def reranker(parts: Path, folder: Path) -> list[Call]:
 
 
 def reranker_bare(parts: Path, folder: Path) -> list[Call]:
-    """XLM-RoBERTa as transformers saves it: two separators in a pair, and Sigmoid since nothing else is said."""
+    """XLM-RoBERTa as transformers saves it: two separators in a pair, and Sigmoid by default."""
     _, size = with_tokenizer(folder, "XLMRobertaTokenizer")
     config = transformers.XLMRobertaConfig(**ROBERTA_SIZES | {"vocab_size": size}, num_labels=1)
     save(folder, transformers.XLMRobertaForSequenceClassification(config))
@@ -102,7 +102,7 @@ def reranker_bare(parts: Path, folder: Path) -> list[Call]:
 
 
 def reranker_logits(parts: Path, folder: Path) -> list[Call]:
-    """DistilBERT, no token types; Identity in config.json, as in folders of the year before."""
+    """DistilBERT, no token types; Identity in config.json, as in folders of the previous year."""
     config = transformers.DistilBertConfig(**DISTILBERT_SIZES, num_labels=1)
     save(with_wordpiece(folder), transformers.DistilBertForSequenceClassification(config))
     own = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.0.1"}}
@@ -111,7 +111,7 @@ def reranker_logits(parts: Path, folder: Path) -> list[Call]:
 
 
 def inference(parts: Path, folder: Path) -> list[Call]:
-    """RoBERTa, three labels of a pair; Sigmoid by the oldest key. Softmax for a text alone."""
+    """RoBERTa, three labels of a pair; Sigmoid by the oldest key. Softmax for a single text."""
     _, size = with_tokenizer(folder, "RobertaTokenizer")
     named = labels("contradiction", "entailment", "neutral")
     config = transformers.RobertaConfig(**ROBERTA_SIZES | {"vocab_size": size}, **named)
@@ -127,7 +127,7 @@ def inference(parts: Path, folder: Path) -> list[Call]:
 
 
 def topics(parts: Path, folder: Path) -> list[Call]:
-    """ELECTRA, labels that may be true together."""
+    """ELECTRA, several labels can be true at once."""
     named = labels("sky", "sea", "land", "fire")
     config = transformers.ElectraConfig(**SIZES, embedding_size=6, problem_type="multi_label_classification", **named)
     save(with_wordpiece(folder, model_max_length=20), transformers.ElectraForSequenceClassification(config))
@@ -142,7 +142,7 @@ def one_label(parts: Path, folder: Path) -> list[Call]:
 
 
 def entities(parts: Path, folder: Path) -> list[Call]:
-    """BERT; labels that begin a span, that go on, and one of neither kind."""
+    """BERT; labels that begin a span, labels that continue it, and one of neither kind."""
     config = transformers.BertConfig(**SIZES, **labels("MISC", "B-PER", "O", "I-PER", "B-LOC", "I-LOC"))
     save(with_wordpiece(folder, model_max_length=20), transformers.BertForTokenClassification(config), sharp=True)
     return [("entities", [TEXTS[1:]], {})]
@@ -171,7 +171,7 @@ def sparse(parts: Path, folder: Path) -> list[Call]:
 
 
 def sparse_sum(parts: Path, folder: Path) -> list[Call]:
-    """DistilBERT: the sum, the logarithm twice, seven numbers at most; the spelling of the first SparseEncoder."""
+    """DistilBERT: the sum, the logarithm twice, at most seven numbers; the spelling of the first SparseEncoder."""
     config = transformers.DistilBertConfig(**DISTILBERT_SIZES)
     raw = save(with_wordpiece(parts / "t"), transformers.DistilBertForMaskedLM(config))
     chain = [Transformer(str(raw), transformer_task="fill-mask"), SpladePooling("sum", "log1p_relu")]
@@ -218,7 +218,7 @@ FOLDERS = (
 
 
 def gave(folder: Path, call: Call) -> Any:
-    """What the reference gives, read from the files as by a user."""
+    """Compute the reference's results from the files, as a user would."""
     method, arguments, options = call
     if method in ("predict", "rank"):
         model = CrossEncoder(str(folder), device="cpu")

@@ -1,4 +1,4 @@
-"""How a docstring becomes Markdown: examples are code, arguments and sources are lists; and what a value is made of."""
+"""Convert docstrings to Markdown: examples become code, arguments and sources become lists; sign Frozen classes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import griffe
 
 EXAMPLE = re.compile(r"(?:^ *>>>.*\n(?:^ *\S.*\n?)*)+", re.MULTILINE)
 SOURCES = re.compile(r"^Sources\n((?:    .*\n?)+)", re.MULTILINE)
-COLUMN = re.compile(r'^((?:"?\w+"?, )*"?\w+"?)  +(?=\S)', re.MULTILINE)  # names, then what they are
+COLUMN = re.compile(r'^((?:"?\w+"?, )*"?\w+"?)  +(?=\S)', re.MULTILINE)  # names, then their description
 ARGUMENT = re.compile(r"^((?:\w+, )*\w+): (?=\S)", re.MULTILINE)
 
 
@@ -20,7 +20,7 @@ class Docstrings(griffe.Extension):
             obj.docstring.value = as_markdown(obj.docstring.value, names)
 
     def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
-        """Give a Frozen the signature that its fields make: no `__init__` names them."""
+        """Add the signature of a Frozen from its fields: no `__init__` names them."""
         bases, keyword = cls.mro(), griffe.ParameterKind.keyword_only
         if any(base.name == "Frozen" for base in bases):
             fields = {
@@ -33,16 +33,16 @@ class Docstrings(griffe.Extension):
 
 
 def as_markdown(text: str, names: list[str]) -> str:
-    """Give a docstring as Markdown; `names`: the arguments, each of which may have a line of its own."""
+    """Convert a docstring to Markdown; `names`: the arguments, which may have a line each."""
 
     def point(found: re.Match[str]) -> str:
         words, before = found[1].split(", "), found.string[: found.start()]
-        # elsewhere the line only goes on with a sentence in which the argument's name happens to stand
+        # elsewhere the line only continues a sentence that happens to contain the argument's name
         begins = before.endswith(("\n\n", ".\n", ":\n", ";\n")) or not before
         return f"\n- {', '.join(f'`{word}`' for word in words)}: " if begins and set(words) <= set(names) else found[0]
 
     first, gap, rest = text.partition("\n\n")
-    text = f"{' '.join(first.splitlines())}{gap}{rest}"  # a summary takes the first line, and should not end in between
+    text = f"{' '.join(first.splitlines())}{gap}{rest}"  # a summary is the first line, and must not be cut there
     text = COLUMN.sub(lambda found: f"\n- {', '.join(f'`{word}`' for word in found[1].split(', '))}: ", text)
     text = SOURCES.sub(
         lambda found: "**Sources**\n\n" + re.sub(r"^    (?=\S)", "- ", found[1], flags=re.MULTILINE), text

@@ -1,9 +1,10 @@
-"""What the site takes from the project instead of a copy: its pages, their parts, and the files that they point to.
+"""The site shows pages of the project, parts of them, and the files that they link to; nothing is copied by hand.
 
 A line `<!-- from PATH -->` in a page of the site becomes the project's file PATH, a line `<!-- from PATH: HEADING -->`
-what stands there below that heading. A link from such a text leads to the page of the site that shows its file whole,
-or else to a page with the file's source. The line HELP becomes what the commands say of themselves, a line
-`<!-- names: NAME ... -->` a table of these public names and commands, and the line BY_NAME a list of all of them.
+becomes the part below that heading. A link in this text leads to the page of the site that shows its file whole, or
+else to a page with the file's source. The line HELP becomes the help of all commands, a line `<!-- names: NAME ... -->`
+a table of these public names and commands, and the line BY_NAME a list of all of them. course.py has the pages of the
+course.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from __future__ import annotations
 import inspect
 import posixpath
 import re
-import subprocess
-import sys
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
+import course
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = Path(__file__).with_name("pages")
+PLAN = "weeks.md"
 HELP = "<!-- help of each command -->"
 BY_NAME = "<!-- all names -->"
 NAMES = re.compile(r"^<!-- names: ([^>]+) -->$", re.MULTILINE)
@@ -29,19 +31,28 @@ FROM = re.compile(r"^<!-- from ([\w./-]+)(?:: (.+?))? -->$", re.MULTILINE)
 LINK = re.compile(r"(!?)(\[[^\]]*\]\()([^)#\s]*)(#[^)\s]*)?\)")
 CODE = re.compile(r"`[^`\n]+`")
 OTHER_HOST = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*>")
-WIDTH = 80  # letters of a line of help
+WIDTH = 80  # characters in a line of help
 WHOLE = {
     path: page.relative_to(PAGES).as_posix()
     for page in PAGES.rglob("*.md")
     for path, heading in FROM.findall(page.read_text("utf-8"))
     if not heading
 }
-WHOLE |= {"README.md": "index.md"}  # which shows what links of other pages lead to
+WHOLE |= course.FILES
+WHOLE |= {"README.md": "index.md"}  # the site's first page, for links to README.md
 WHOLE |= {page.relative_to(ROOT).as_posix(): page.relative_to(PAGES).as_posix() for page in PAGES.rglob("*.md")}
 
 
+def on_config(config: Any) -> Any:
+    """Add the weeks of the course to the navigation, behind their plan."""
+    math = next(section for part in config.nav for section in part.values() if {"Eight weeks": PLAN} in section)
+    place = math.index({"Eight weeks": PLAN}) + 1
+    math[place:place] = course.navigation((PAGES / PLAN).read_text("utf-8"))
+    return config
+
+
 def on_files(files: Any, config: Any) -> Any:
-    """Add a page for each file of the project that a text points to and no page of the site shows."""
+    """Add a page for each file of the project that a text links to and no page of the site shows."""
     from mkdocs.structure.files import File
 
     for path in sorted({path for text, folder in taken() for path in targets(text, folder)}):
@@ -49,6 +60,13 @@ def on_files(files: Any, config: Any) -> Any:
             files.append(File.generated(config, f"source/{path}", abs_src_path=str(ROOT / path)))
         elif page_of(path).startswith("source/"):
             files.append(File.generated(config, page_of(path), content=source(path)))
+    for path, (text, pictures) in course.pages().items():
+        files.append(File.generated(config, f"source/{path}.md", content=source(path)))
+        files.append(File.generated(config, page_of(path), content=linked(text, posixpath.dirname(path), "course")))
+        for name, picture in pictures.items():
+            files.append(File.generated(config, f"course/{name}", content=picture))
+    for page in course.live_pages():
+        files.append(File.generated(config, f"course/{page.name}", abs_src_path=str(page)))
     return files
 
 
@@ -61,9 +79,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             BY_NAME, " · ".join(map(reference, sorted(names, key=lambda name: name.strip("$").lower())))
         )
         return NAMES.sub(lambda found: table(found[1].split()), markdown)
+    if page.file.src_uri == PLAN:
+        markdown = course.with_tables(markdown)
     here = posixpath.dirname(page.file.src_uri)
     text = FROM.sub(lambda found: linked(part(*found.groups()), posixpath.dirname(found[1]), here), markdown)
-    # a bar in the code of a table's cell: elsewhere it has to be escaped, here the backslash would be shown
+    # a bar in the code of a table's cell: GitHub needs it escaped, here the backslash would show
     return re.sub(r"^\|.*", lambda row: CODE.sub(lambda code: code[0].replace("\\|", "|"), row[0]), text, flags=re.M)
 
 
@@ -75,14 +95,14 @@ def on_post_build(config: Any) -> None:
 
 
 def reference(name: str) -> str:
-    """Give the link to what the reference says of a public name, without `minibert.`, or of a command: `$encode`."""
+    """Return the link to the reference of a public name, without `minibert.`, or of a command: `$encode`."""
     if name.startswith("$"):
         return f"[`minibert {name[1:]}`](commands.md#minibert-{name[1:]})"
     return f"[`{name}`][minibert.{name}]"
 
 
 def table(names: list[str]) -> str:
-    """Give each name beside the first sentence of its docstring, or of a command its line of the help."""
+    """Write a table of names and the first sentence of each docstring, or of a command's help."""
     return "\n".join(
         ["| name | what it does |", "|---|---|", *(f"| {reference(name)} | {said(name)} |" for name in names)]
     )
@@ -98,56 +118,36 @@ def said(name: str) -> str:
 
 
 def commands() -> str:
-    """Give what `minibert help COMMAND` prints, of each command below a heading."""
+    """Return the output of `minibert help COMMAND` of each command, below a heading."""
     from minibert.cli import COMMANDS, _opened
 
     helps = []
     for name in COMMANDS:
         parser = _opened(name)[1]
-        parser.formatter_class = partial(RawDescriptionHelpFormatter, width=WIDTH)  # not this terminal's
+        parser.formatter_class = partial(RawDescriptionHelpFormatter, width=WIDTH)  # not the width of this terminal
         helps.append(f"## minibert {name}\n\n````text\n{parser.format_help()}````")
     return "\n\n".join(helps)
 
 
 def taken() -> Iterator[tuple[str, str]]:
-    """Give each text that a page takes from the project, and the folder that it stands in."""
+    """Yield each text that a page includes from the project, and the text's folder."""
     for page in sorted(PAGES.rglob("*.md")):
         for path, heading in FROM.findall(page.read_text("utf-8")):
             yield part(path, heading), posixpath.dirname(path)
+    for path, (text, _) in course.pages().items():
+        yield text, posixpath.dirname(path)
 
 
 def part(path: str, heading: str | None = None) -> str:
-    """Give a file of the project, or of it what stands below a heading, as deep as its headings are deeper."""
+    """Return a file of the project, or its part below a heading, up to the next of level 1 or 2."""
     text = (ROOT / path).read_text("utf-8")
-    if text.startswith("# %%"):
-        return ran(path)
     if not heading:
         return text
-    found = re.search(rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#{{1,2}} |\Z)", text, re.MULTILINE | re.DOTALL)
+    begin, end = ("// --", "// -- ") if path.endswith(".mjs") else ("#+", "#{1,2} ")  # how sections begin
+    found = re.search(rf"^({begin}) {re.escape(heading)}\n(.*?)(?=^{end}|\Z)", text, re.MULTILINE | re.DOTALL)
     if found is None:
         raise LookupError(f"{path} has no heading {heading!r}, which a page of the site takes from it")
     return found[2].strip()
-
-
-@cache
-def ran(path: str) -> str:
-    """Run a study file, and give its text, its code, what that prints and draws."""
-    file, mark = ROOT / path, "next cell\n"
-    cells = [cell.partition("\n")[::2] for cell in re.split(r"^# %%", file.read_text("utf-8"), flags=re.MULTILINE)[1:]]
-    code = [body for kind, body in cells if not kind]
-    program = f"import sys\nsys.argv[0] = {file.name!r}\n" + f"\nprint({mark!r}, end='')\n".join(code)
-    command = [sys.executable, "-", "--output", str(ROOT / "build/study")]
-    done = subprocess.run(command, input=program, cwd=file.parent, capture_output=True, text=True, check=True)
-    printed, texts = iter(done.stdout.split(mark)), []
-    for kind, body in cells:
-        if kind:
-            texts.append(re.sub("^# ?", "", body, flags=re.MULTILINE))
-            continue
-        lines = [line for line in next(printed).splitlines() if not line.startswith("picture: ")]
-        texts.append(f"```python\n{body.rstrip()}\n```" + "\n\n```text\n{}\n```".format("\n".join(lines)) * bool(lines))
-        for name, alt in re.findall(r'study\.show\([^"]*"([\w-]+)".*?alt="([^"]+)"', body, re.DOTALL):
-            texts.append(f"![{alt}](../../build/study/{file.stem}-{name}.png)")
-    return "\n\n".join(texts)
 
 
 def targets(text: str, folder: str) -> Iterator[str]:
@@ -157,7 +157,7 @@ def targets(text: str, folder: str) -> Iterator[str]:
 
 
 def linked(text: str, folder: str, here: str) -> str:
-    """Turn each link of a text that stood in `folder` into one that holds on a page in `here`."""
+    """Rewrite each link of a text from `folder` for a page in `here`."""
 
     def other(found: re.Match[str]) -> str:
         image, words, link, anchor = found.groups()
@@ -171,12 +171,12 @@ def linked(text: str, folder: str, here: str) -> str:
 
 
 def page_of(path: str) -> str:
-    """Give the page that shows a file, or a folder's README, whole."""
+    """Return the page that shows a file, or a folder's README, whole."""
     return WHOLE.get(path) or WHOLE.get(f"{path}/README.md") or f"source/{path}.md"
 
 
 def source(path: str) -> str:
-    """Give the page of a file: its text; of a folder: its files' names."""
+    """Write the page of a file, with its text, or of a folder, with the names of its files."""
     place = ROOT / path
     if place.is_dir():
         body = "\n".join(f"- `{file.name}`" for file in sorted(place.iterdir()) if not file.name.startswith(("_", ".")))

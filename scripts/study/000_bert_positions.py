@@ -6,11 +6,11 @@
 # second row to each token, one for each position: row 0 for the first token, row 1 for the second, up to row 511.
 # These rows are learned, like the word rows.
 #
-# This file looks at the position rows: how large they are beside a word's, and which of them resemble each other. It
-# speaks of two models. **bert-base-uncased** is one of those that the BERT paper describes. **all-MiniLM-L6-v2** is a
-# smaller BERT, half as wide; it is what `sh scripts/study/build` shows unless you name another model. What is said of
-# one of the two is checked where you name that one. The files know a model by its numbers, not by its name.
-# What a small program can read from these rows is a page of its own, `position_probes.py`.
+# This file looks at the position rows: how large they are beside a word row, and which of them resemble each other. It
+# describes two models. **bert-base-uncased** is a model of the BERT paper. **all-MiniLM-L6-v2** is a smaller BERT, half
+# as wide; `sh scripts/study/build` shows it unless you name another model. If you name one of the two, the file checks
+# each claim about that model. The files recognise a model by its numbers, not by its name. Another page,
+# `position_probes.py`, asks how much a small program can read from these rows.
 
 # %%
 import numpy as np
@@ -36,7 +36,8 @@ assert layer.family.model_type == config.model_type == "bert"
 #
 #     y[i] = table[ids[i]]
 #
-# The result has three axes: the texts of the batch, the tokens of a text, the numbers of a row.
+# The result has three axes: the texts of the *batch* (the texts of one call), the tokens of a text, the numbers of a
+# row.
 
 # %%
 batch = layer.tokenize("let's tokenize something?")
@@ -53,8 +54,8 @@ if model.is_bert_base:
 # %% [markdown]
 # ## Step 3: the parts of the layer
 #
-# Three tables and a LayerNorm. A notebook that runs the reference also prints a `Dropout`. It sets random numbers to
-# zero while the model is trained, and does nothing later, so there is none here.
+# Three tables and a LayerNorm. A notebook that runs the reference also prints a `Dropout`. Dropout sets random numbers
+# to zero while the model is trained and does nothing later, so minibert has none.
 
 # %%
 print(layer)
@@ -79,8 +80,8 @@ if model.is_bert_base:
 # %% [markdown]
 # ## Step 5: the positions of our sentence
 #
-# Positions count the tokens, `p = 0, 1, ..., seq - 1`, whatever the tokens are. So the rows are the first `seq` of the
-# table. With an axis of length 1 in front they fit every text of a batch.
+# Positions count the tokens, `p = 0, 1, ..., seq - 1`, whatever the tokens are. So the sentence gets the first `seq`
+# rows of the table. An axis of length 1 in front makes them fit every text of a batch.
 
 # %%
 seq_len = input_ids.shape[-1]
@@ -104,13 +105,13 @@ assert np.array_equal(x[0, 2], layer.word_embeddings.weight[input_ids[0, 2]] + l
 # %% [markdown]
 # ## Step 7: position rows over a word's row
 #
-# Nine rows of the position table, each over the row of the word "something", and the sum of the two, which is what the
-# token would have at that position. Most position rows are shorter than
-# most word rows, but they are not lost beside them. A few numbers are so large that they leave the picture; the label
-# then says how far the line goes. Row 0 is the longest of all position rows. Only `[CLS]` ever stands there.
+# The picture shows nine rows of the position table, each over the row of the word "something", with the sum of the two:
+# the row that the token would have at that position. Most position rows are shorter than most word rows, but they are
+# not lost beside them. A few numbers are so large that they leave the picture; the label then says how far the line
+# goes. Row 0 is the longest of all position rows. Only `[CLS]` ever has position 0.
 #
-# The median length in all-MiniLM-L6-v2 is 0.48 for a position's row and 1.11 for a word's. Row 0 has 2.36 there, and
-# 2.02 in bert-base-uncased, where the median of the position rows is 0.41.
+# In all-MiniLM-L6-v2 the median length is 0.48 for a position row and 1.11 for a word row, and row 0 has length 2.36.
+# In bert-base-uncased row 0 has length 2.02, and the median of the position rows is 0.41.
 
 # %%
 shown = [p for p in (0, 1, 2, 10, 100, 200, 300, 400, 500) if p < config.max_position_embeddings]
@@ -146,20 +147,20 @@ if model.is_bert_base:
 #
 #     c[p, q] = row_p . row_q / (|row_p| |row_q|)
 #
-# Dark orange is similar, violet is opposite. What the picture shows depends on the model:
+# Dark orange is similar, violet is opposite. The picture depends on the model:
 #
-# * In both models a dark orange diagonal: neighbours are similar, far more than positions 100 apart. Nobody told the
+# * Both models have a dark orange diagonal: neighbours are far more similar than positions 100 apart. Nobody told the
 #   model that position 5 is beside position 6. It learned that from text.
-# * In **bert-base-uncased** a border at position 128: two lines cut the picture into four blocks. Rows that are 5 apart
-#   have a mean similarity of 0.61 before the border, of 0.40 after it, and of 0.27 where the border is between them.
-#   BERT was trained on texts of 128 tokens for nine tenths of all steps (Devlin et al. 2018, appendix A.2), so the rows
-#   from 128 on were trained in the last tenth only.
-# * In **all-MiniLM-L6-v2** there is no border: the same three numbers are 0.66, 0.66 and 0.70. One row, 127, is unlike
+# * **bert-base-uncased** has a border at position 128: two lines cut the picture into four squares. Rows that are 5
+#   apart have a mean similarity of 0.61 before the border, of 0.40 after it, and of 0.27 across it. BERT was trained on
+#   texts of 128 tokens for nine tenths of all steps (Devlin et al. 2018, appendix A.2), so the rows from 128 on were
+#   trained in the last tenth only.
+# * In **all-MiniLM-L6-v2** there is no border: the same three numbers are 0.66, 0.66 and 0.70. Row 127 alone is unlike
 #   its neighbours (0.44 and 0.55); it is the thin line in the picture.
 # * Farther is not always less similar. In all-MiniLM-L6-v2 there are waves beside the diagonal: positions 3, 6, 9 and
 #   12 apart have a mean similarity of 0.44, 0.69, 0.21 and 0.57. So six apart is nearer than three apart, and nine
 #   apart is far. In bert-base-uncased the same four are 0.51, 0.36, 0.17 and 0.12.
-# * Row 0 is unlike all others. Its similarity to row 1 is 0.04 in bert-base-uncased and 0.28 in all-MiniLM-L6-v2, where
+# * Row 0 is unlike every other row. Its similarity to row 1 is 0.04 in bert-base-uncased and 0.28 in all-MiniLM-L6-v2;
 #   neighbours have 0.64 and 0.85 on average.
 
 # %%

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # GPT-2's positions
 #
-# GPT-2 does what BERT does, with less: a word row plus a position row, and that is its whole input layer. It has no
-# table of token types, and its LayerNorm comes later, inside the first block. It has 1024 positions where BERT has 512.
+# GPT-2 does the same as BERT with less: its whole input layer is a word row plus a position row. It has no table of
+# token types, and its LayerNorm comes later, inside the first block. It has 1024 positions where BERT has 512.
 #
-# Name the folder of a GPT-2, or its name on the Hub, with `--model gpt2` or the variable `MINIBERT_GPT2`. Without one
+# Name a GPT-2, by its folder or its name on the Hub, with `--model gpt2` or the variable `MINIBERT_GPT2`. Otherwise
 # this file looks at a small GPT-2 that `007_training.py` trained on words: its tokens are letters, and it has 16
 # positions.
 
@@ -28,10 +28,10 @@ assert layer.family.model_type == config.model_type == "gpt2"
 # ## Step 2: the text becomes ids, and ids become tokens again
 #
 # GPT-2 cuts a text into pieces of bytes (*BPE*: it begins with single bytes and joins the pair that was learned first,
-# again and again). A piece that begins with a space is another token than the same piece without it; the tokenizer
-# writes that space as `Ġ`. There is no `[CLS]` and no `[SEP]`: every row belongs to the text.
+# again and again). A piece with a space in front is a different token from the same piece without the space; the
+# tokenizer writes that space as `Ġ`. There is no `[CLS]` and no `[SEP]`: every row belongs to the text.
 #
-# The small GPT-2 cuts a word into letters. It puts one token before it, `<|endoftext|>`: a word begins here.
+# The small GPT-2 cuts a word into letters. One token before the word, `<|endoftext|>`, marks its beginning.
 
 # %%
 small = study.of_letters(layer)
@@ -83,7 +83,7 @@ assert np.array_equal(seq_embedding, layer.wte.weight[encoding])
 #
 #     p = 0, 1, ..., seq - 1
 #
-# One row of ids with an axis of length 1 in front, so that it serves every text of a batch.
+# This is one row of ids, with an axis of length 1 in front, so that it serves every text of a batch.
 
 # %%
 positions = default_position_ids(encoding.shape[-1])
@@ -101,7 +101,7 @@ print(pos_embedding_seq.shape)
 assert pos_embedding_seq.shape == (1, encoding.shape[-1], config.hidden_size)
 
 # %% [markdown]
-# ## Step 8: the sum, which is the whole layer
+# ## Step 8: the sum is the whole layer
 #
 #     x[i] = wte[ids[i]] + wpe[i]
 #
@@ -109,8 +109,8 @@ assert pos_embedding_seq.shape == (1, encoding.shape[-1], config.hidden_size)
 # LayerNorm. It acts in training only.)
 #
 # There is no table of token types, but the reference accepts `token_type_ids`. It then adds a third row, taken from the
-# *word* table: type 0 adds the row of token 0, whatever token that is. So GPT-2 with types of zero is not GPT-2 without
-# types.
+# *word* table: type 0 adds the row of token 0, whatever token that is. So passing types of zero is not the same as
+# passing no types.
 #
 #     x[i] = (wte[ids[i]] + wpe[i]) + wte[types[i]]
 
@@ -127,7 +127,7 @@ assert not np.array_equal(layer(encoding, token_type_ids=types), x)
 # %% [markdown]
 # ## Step 9: all positions at once
 #
-# The same lookup with every position there is gives back the table itself, (positions, dim).
+# The same lookup with every position returns the table itself, (positions, dim).
 
 # %%
 positions = default_position_ids(config.max_position_embeddings)
@@ -140,10 +140,10 @@ assert np.array_equal(pos_embedding, layer.wpe.weight)
 #
 #     c[p, q] = row_p . row_q / (|row_p| |row_q|)
 #
-# Before training each row is similar to itself alone. Random rows are nearly at right angles to each other: the
-# standard deviation of their cosine is `1 / sqrt(dim)`, 0.036 for the 768 numbers of GPT-2's rows and 0.125 for 64. So
-# whatever pattern a trained table shows was learned from text. The cell asks one thing of it: neighbours are more
-# similar than positions far apart (half the table, at most 100).
+# Before training each row is similar only to itself. Random rows are nearly at right angles to each other: the standard
+# deviation of their cosine is `1 / sqrt(dim)`, 0.036 for the 768 numbers of GPT-2's rows and 0.125 for 64. So any
+# pattern in a trained table was learned from text. The cell checks one pattern: neighbours are more similar than
+# positions far apart (half the table, at most 100).
 
 # %%
 similarity = cosine_similarity(pos_embedding)
@@ -167,8 +167,8 @@ assert abs(untrained.std() - config.hidden_size**-0.5) < 0.02
 # %% [markdown]
 # ## Exercises
 #
-# 1. GPT-2 writes a text token by token and keeps what it computed for the earlier tokens. Compute the last row of
-#    step 8 alone, from the last id. Which position must you pass?
+# 1. GPT-2 writes a text token by token and keeps what it computed for the earlier tokens. Compute only the last row of
+#    step 8, from the last id. Which position must you pass?
 # 2. How many percent of the numbers in the two tables are position numbers?
-# 3. GPT-2 has no `[PAD]`. Where texts of unequal length are computed together, tokens without a meaning are often put
-#    before the shorter one. Does its first real token get position 0?
+# 3. GPT-2 has no `[PAD]`. When texts of unequal length are computed together, tokens without a meaning often fill up
+#    the front of the shorter text. Does its first real token get position 0?

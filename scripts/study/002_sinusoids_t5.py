@@ -1,12 +1,12 @@
 # %% [markdown]
 # # Sinusoidal positions
 #
-# A word row does not say where its token stands, so a model needs a second source for the order. BERT and GPT-2
-# learn a table of positions. The first Transformer *computed* one, from sines and cosines of falling frequency
-# (Vaswani et al. 2017). Such a table needs no training, and it has a row for every position, however large.
+# A word row does not say where its token stands, so a model needs another source for the order. BERT and GPT-2 learn a
+# table of positions. The first Transformer *computed* one, from sines and cosines of falling frequency (Vaswani et al.
+# 2017). This table needs no training, and it has a row for every position, however large.
 #
-# T5 is often said to use these sinusoids. It does not: its input layer adds nothing to the words. Steps 1 to 3 show it;
-# T5's positions are in attention: see `t5_relative_bias.py`. The other steps look at the sinusoids.
+# T5 is often said to use these sinusoids. It does not: its input layer adds nothing to the words. Steps 1 to 3 show
+# this; T5's positions are in attention: see `t5_relative_bias.py`. The other steps look at the sinusoids.
 #
 # * Vaswani et al. 2017, *Attention Is All You Need* ([arXiv:1706.03762](https://arxiv.org/abs/1706.03762))
 
@@ -22,8 +22,8 @@ from minibert.show import plot
 # %% [markdown]
 # ## Step 1: a T5
 #
-# With `--model t5-small`, a folder, or the variable `MINIBERT_T5`: a trained T5, with its tokenizer. Without one an
-# untrained T5 of the same sizes, which has no tokenizer.
+# Name a trained T5 with `--model t5-small`, a folder, or the variable `MINIBERT_T5`; it brings its tokenizer. Otherwise
+# this file makes an untrained T5 of the same sizes, without a tokenizer.
 
 # %%
 model = study.load("t5")
@@ -48,7 +48,7 @@ assert len(layer(np.zeros((1, 600), np.int64))[0]) == 600, "600 tokens are more 
 # %% [markdown]
 # ## Step 3: no positions in the input layer
 #
-# The input layer is one table, the words. So two equal tokens enter the first block as equal rows, wherever they
+# The input layer is a single table, the words. So two equal tokens enter the first block as equal rows, wherever they
 # stand:
 #
 #     y[i] = shared[ids[i]]
@@ -68,8 +68,8 @@ assert np.array_equal(layer(twice)[0, 0], layer(twice)[0, 1]), "the row says not
 #     angle(p, i) = p / 10000^(2i / dim)
 #     y[p, 2i] = sin(angle(p, i)),   y[p, 2i + 1] = cos(angle(p, i))
 #
-# This generator is in many notebooks, line by line the same. It computes in float32: first the frequencies, through
-# `exp` and `log`, then angles up to 299 radians. The last digits of these angles are lost before the sine is taken.
+# Many notebooks contain this generator, line for line. It computes in float32: first the frequencies, through `exp` and
+# `log`, then angles up to 299 radians. The last digits of these angles are lost before the sine is taken.
 
 
 # %%
@@ -91,9 +91,9 @@ assert np.allclose(
 # %% [markdown]
 # ## Step 5: its size, and its error
 #
-# 300 positions (the longest output that t5-small's config names for translation) of 512 numbers each. minibert's
-# `sinusoidal_positions` computes the angles in float64 and rounds once, at the end. So each number is within half of
-# the last digit of the exact one. The generator above is up to 3e-5 off, and its error grows with the position.
+# The table has 300 positions (the longest output that t5-small's config names for translation) of 512 numbers each.
+# minibert's `sinusoidal_positions` computes the angles in float64 and rounds once, at the end. So each number is within
+# half of the last digit of the exact one. The generator above is up to 3e-5 off, and its error grows with the position.
 
 # %%
 tasks = config.get("task_specific_params") or {}
@@ -116,8 +116,8 @@ assert rough_error[-50:].max() > 2 * rough_error[:50].max(), "the error grows wi
 # ## Step 6: rows as lines
 #
 # Sines and cosines take turns in a row, so each row is drawn as two lines: its sines, in dimensions 0, 2, 4, ..., and
-# its cosines, in 1, 3, 5, ... On the left, in the first dimensions, the waves are fast and tell neighbours apart. On
-# the right they hardly change in 300 positions. Row 0 is `sin 0 = 0`, `cos 0 = 1`, again and again.
+# its cosines, in 1, 3, 5, ... On the left, in the first dimensions, the waves are fast and separate neighbours. On the
+# right they hardly change in 300 positions. Row 0 is `sin 0 = 0`, `cos 0 = 1`, again and again.
 
 # %%
 shown = [p for p in (0, 1, 2, 10, 50, 100, 150, 200, 250, 299) if p < max_len]
@@ -133,8 +133,8 @@ assert np.abs(sin_pos_encoding).max() <= 1.0
 # %% [markdown]
 # ## Step 7: the whole table as an image
 #
-# One line for each position. Each column is a wave. From left to right the waves grow longer: `2 pi = 6.3` positions in
-# the first two columns, `2 pi * 10000^(510 / 512) = 60,611` in the last two of 512.
+# The image has one line for each position. Each column is a wave. From left to right the waves grow longer: `2 pi =
+# 6.3` positions in the first two columns, `2 pi * 10000^(510 / 512) = 60,611` in the last two of 512.
 
 # %%
 ax = plot.table_image(sin_pos_encoding)
@@ -147,13 +147,13 @@ assert d_model != 512 or round(longest) == 60611
 # %% [markdown]
 # ## Step 8: which positions resemble each other
 #
-# A theorem: the product of two rows depends on their distance alone, because
-# `sin a sin b + cos a cos b = cos(a - b)` for every pair of columns:
+# The product of two rows depends only on their distance, because `sin a sin b + cos a cos b = cos(a - b)` for every
+# pair of columns:
 #
 #     row_p . row_q = sum_i cos((p - q) / 10000^(2i / dim))
 #
 # So all rows have the same length, `sqrt(dim / 2)`, and the picture is one curve, repeated along the diagonal. In a
-# learned table (`000_bert_positions.py`) no formula does this; it holds there as far as training has made it hold.
+# learned table (`000_bert_positions.py`) no formula makes this so; it holds only as far as training made it hold.
 # Farther apart is not always less similar: the short waves come round again, and the curve rises at 104 of 299 steps.
 
 # %%

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # BERT's input layer, step by step
 #
-# From a sentence to what enters BERT's first block, with the numbers of a real model. Three tables answer one question
-# each about a token:
+# This page goes from a sentence to the rows that enter BERT's first block, with the numbers of a real model. Three
+# tables each answer one question about a token:
 #
 # | table | question | rows of bert-base-uncased |
 # |---|---|---|
@@ -24,8 +24,8 @@ from minibert.show.text import torch_text
 # %% [markdown]
 # ## Step 1: the model
 #
-# Three tables and a LayerNorm. The reference prints a `Dropout` too, the last step of the layer. It acts in training
-# only.
+# Three tables and a LayerNorm. The reference also prints a `Dropout`, the last step of the layer. It acts only in
+# training.
 
 # %%
 model = study.load("bert")
@@ -54,11 +54,11 @@ print(layer.tokens(layer.tokenize("I am Sinan")["input_ids"][0]))
 #
 #     word[ids[i]]     position[p[i]], p = 0, 1, ..., seq - 1     token_type[types[i]]
 #
-# * The **word** row knows no context: "clouds" has this row in every sentence. `[CLS]` and `[SEP]` stand around every
-#   text, so its first and last row are always the same.
-# * The **position** row depends on the place alone. The longest text has as many tokens as the table has rows.
-# * The **token type** is 0 for a sentence alone. In a pair the second text has ones, and its `[SEP]` too. The row of
-#   type 0 is not nothing: it is learned, and it is not zero.
+# * The **word** row knows no context: "clouds" has this row in every sentence. `[CLS]` and `[SEP]` surround every text,
+#   so its first and last row are always the same.
+# * The **position** row depends only on the place. The longest text has as many tokens as the table has rows.
+# * The **token type** is 0 for a single sentence. In a pair the second text and its `[SEP]` have type 1. The row of
+#   type 0 still matters: it is learned, and it is not zero.
 
 # %%
 word = layer.word_embeddings(input_ids)
@@ -78,10 +78,10 @@ for text in ("I am a man", "She is Zoe"):
 #
 #     y = (x - mean) / sqrt(variance + eps) * weight + bias
 #
-# LayerNorm is sometimes called a feed-forward layer. It is none: a feed-forward layer multiplies each row by a
-# matrix, and LayerNorm has no matrix, only a weight and a bias for each column. (Neither of the two mixes tokens;
-# only attention does.) First every row gets mean 0 and variance 1. Then each column is scaled and shifted by the
-# learned numbers.
+# LayerNorm is sometimes called a feed-forward layer. It is not one: a feed-forward layer multiplies each row by a
+# matrix, and LayerNorm has no matrix, only a weight and a bias for each column. (Neither of the two mixes tokens; only
+# attention does.) First every row gets mean 0 and variance 1. Then each column is scaled and shifted by the learned
+# numbers.
 
 # %%
 x = word + position + token_type
@@ -100,9 +100,9 @@ study.show(ax, "sum", of=model.name, alt="lines: the rows that are added for one
 # %% [markdown]
 # ## Step 5: the layer itself
 #
-# One call does all of it and gives the same numbers, except for the last bits. Floating point rounds after each `+`. So
-# `(word + position) + type`, as above, is not always `(word + type) + position`, the order of the layer and of the
-# reference. In that order not a bit differs.
+# One call does all of this and returns the same numbers, except for the last bits. Floating point rounds after each
+# `+`. So `(word + position) + type`, as above, is not always `(word + type) + position`, the order of the layer and of
+# the reference. In that order every bit is equal.
 
 # %%
 whole = layer(**batch)
@@ -120,7 +120,8 @@ assert np.abs(formula - whole).max() < 2e-6  # the layer computes the same norm 
 # ## What two notebooks print of bert-base-uncased
 #
 # Two published notebooks take these steps with bert-base-uncased, one with "We lived above the clouds", one with "I am
-# Sinan". The folded cell has all numbers that they print. The next one compares each digit if your model is that one.
+# Sinan". The folded cell has all numbers that they print. If your model is bert-base-uncased, the next cell compares
+# every digit.
 
 # %% tags=["folded"] jupyter={"source_hidden": true}
 CLOUDS = {
@@ -275,8 +276,8 @@ print(f"{compared} numbers are the same" if compared else "not compared: these n
 # ## Exercises
 #
 # 1. Add 5 to every number of one row of `x`, or multiply the row by 3. What does LayerNorm make of it?
-# 2. "clouds" stands at position 5 in our sentence. In which of the three rows, and in the output, does it differ from
-#    "clouds" in "Clouds lived above"?
+# 2. "clouds" stands at position 5 in our sentence. Which of its three rows differ from those of "clouds" in "Clouds
+#    lived above"? Does its output row?
 # 3. The row of type 0 is added to every token of a single sentence. Could you leave it out, and add it to all word rows
 #    once instead?
 # 4. How many numbers does the layer have in all, and which share of them is in the word table?

@@ -2,9 +2,9 @@
 # # Attention, one head by hand
 #
 # The input layer gives each token a vector that knows no other token. In a block, attention brings the tokens together.
-# Each token's *query* is compared with every token's *key*. That gives *attention weights*: positive numbers whose sum
-# is 1. The new vector of the token is the mean of all tokens' *values*, weighted by them. A block does this several
-# times side by side; each time is a head, and all together are *multi-head* attention.
+# Each token's *query* is compared with every token's *key*. The comparison yields *attention weights*: positive numbers
+# whose sum is 1. The new vector of the token is the mean of all tokens' *values*, with these weights. A block does this
+# several times side by side; each time is a head, and all together are *multi-head* attention.
 #
 # This page computes one head by hand, from the rows that enter to the context that leaves, and compares each step with
 # the model. `where_heads_look.py` goes on.
@@ -25,7 +25,7 @@ CLOSE = 2e-5
 # %% [markdown]
 # ## Step 1: the model, and a sentence on its way through it
 #
-# `trace` gives every intermediate by its name. What enters the first block is what the input layer made.
+# `trace` returns every intermediate by its name. The output of the input layer enters the first block.
 
 # %%
 model = study.load("bert")
@@ -46,7 +46,8 @@ assert np.array_equal(x, trace["embeddings.LayerNorm"][0]) and head_dim * heads 
 #     q = x @ Wq^T + bq      k = x @ Wk^T + bk      v = x @ Wv^T + bv
 #
 # Each of the three weights holds all heads, one after the other: rows 0 to `head_dim - 1` are head 0. A head has a
-# small view of each token: `head_dim` numbers made of all `dim`. Here it is head 5 of block 0: it spreads its weights.
+# small view of each token: `head_dim` numbers, computed from all `dim`. We take head 5 of block 0, which spreads its
+# weights.
 
 # %%
 head = 5
@@ -78,9 +79,9 @@ assert np.abs(scores - trace[f"{part}.scores"][0, head]).max() < CLOSE
 #
 #     weights[i, j] = exp(scores[i, j]) / sum over j of exp(scores[i, j])
 #
-# The weights of a token are positive, and their sum is 1. Where one score is higher by 1, the *ratio* of its weight to
-# each other weight is 2.7 times as large, for `exp(s + 1) = 2.7 exp(s)`. The weight itself grows by less, since all of
-# them still have the sum 1: from 0.5 to 0.73, from 0.9 to 0.96.
+# The weights of a token are positive, and their sum is 1. If one score rises by 1, the *ratio* of its weight to each
+# other weight becomes 2.7 times as large, because `exp(s + 1) = 2.7 exp(s)`. The weight itself grows by less, since the
+# sum of all weights is still 1: from 0.5 to 0.73, from 0.9 to 0.96.
 
 # %%
 weights = np.exp(scores - scores.max(axis=-1, keepdims=True))  # the largest is subtracted so that exp stays finite
@@ -105,8 +106,8 @@ study.show(ax, "head", of=model.name, alt="a grid: the attention weights of one 
 #
 #     context[i] = sum over j of weights[i, j] * v[j]
 #
-# Each row is a weighted mean of the values, so no number of it is larger than the largest among the values. The
-# contexts of all heads, side by side, then go through one more map, which lets the heads mix.
+# Each row is a weighted mean of the values, so none of its numbers is larger than the largest of the values in that
+# column. The contexts of all heads, side by side, then go through one more map, which mixes the heads.
 
 # %%
 context = weights @ v
@@ -121,5 +122,5 @@ assert np.abs(mixed - trace["encoder.layer.0.attention.output.dense"][0]).max() 
 # %% [markdown]
 # ## Exercises
 #
-# 1. How many multiplications does `q @ k.T` of one head need for n tokens? What if the text is twice as long?
+# 1. How many multiplications does one head's `q @ k.T` need for n tokens? What if the text is twice as long?
 # 2. If all scores of a token are equal, what is its context?

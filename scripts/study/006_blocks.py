@@ -2,8 +2,8 @@
 # # BERT's blocks
 #
 # A block of BERT is attention and a feed-forward, each added to the vector that came in and followed by LayerNorm. This
-# file computes one block, then all of them, and looks at what they are good for: the same word in two sentences gets
-# two vectors, and sentences that mean the same come near each other.
+# file computes one block, then all of them, and shows their use: the same word gets a different vector in each
+# sentence, and sentences of the same meaning come near each other.
 #
 # * Vaswani et al. 2017, *Attention Is All You Need* ([arXiv:1706.03762](https://arxiv.org/abs/1706.03762)).
 
@@ -45,8 +45,8 @@ assert tokens[2] == "bank" and len(blocks) == encoder.config.num_hidden_layers
 #     x = LayerNorm(x + feed_forward(x))        feed_forward(x) = gelu(x @ up^T + b1) @ down^T + b2
 #
 # Attention brings the tokens together; `005_attention.py` takes it apart. The feed-forward works on each token alone:
-# to a larger width, through gelu, and back. (gelu keeps a number that is large and makes nearly 0 of one far below 0;
-# without such a bend between them the two maps would be one.)
+# to a larger width, through gelu, and back. (gelu keeps a large number and turns a number far below 0 into nearly 0;
+# without this bend between them, the two maps would be a single map.)
 
 # %%
 trace, first = traces[0], blocks[0]
@@ -61,7 +61,8 @@ assert off < CLOSE
 assert np.abs(post_norm_block(x, first, heads, eps, gelu) - after).max() < CLOSE
 
 # %% [markdown]
-# The feed-forward knows one token at a time: of all tokens or of one alone, its row is the same.
+# The feed-forward knows one token at a time: a token's row is the same, whether it is computed alone or with all
+# tokens.
 
 # %%
 alone = feed_forward(middle[:, 2:3], first.up, first.down, gelu)
@@ -70,9 +71,9 @@ assert np.abs(alone - worked[:, 2:3]).max() < CLOSE
 # %% [markdown]
 # ## Step 3: all blocks
 #
-# What leaves one block enters the next; there is nothing between them. What leaves the last one is the last hidden
-# state. (A BERT file may hold a *pooler* too: one more map, of the first row alone. all-MiniLM-L6-v2 has one, and its
-# sentence vectors do not use it.)
+# The output of one block enters the next; there is nothing between them. These rows are the *hidden states*; the output
+# of the last block is the last hidden state. (A BERT file may also hold a *pooler*: one more map, for the first row
+# only. all-MiniLM-L6-v2 has a pooler, and its sentence vectors do not use it.)
 
 # %%
 for i, block in enumerate(blocks):
@@ -90,10 +91,10 @@ if model.is_minilm and Path(model.source).is_dir():
     assert poolers == ["pooler.dense.bias", "pooler.dense.weight"]
 
 # %% [markdown]
-# ## Step 4: one row before, two vectors after
+# ## Step 4: the same row before, two vectors after
 #
-# "bank" stands at the same place of both sentences, so the input layer gives it the same row, bit by bit. Each block
-# moves the two vectors, for their neighbours differ.
+# "bank" is at the same place in both sentences, so the input layer gives it the same row, to the bit. Each block moves
+# the two vectors apart, because their neighbours differ.
 
 # %%
 place = 2
@@ -107,15 +108,15 @@ ax.set_title("similarity of the tokens after the last block", loc="left")
 study.show(ax, "tokens", of=model.name, alt="a square of colours: the cosine of every two tokens after the last block")
 
 # %% [markdown]
-# Do they move in the right direction? Ten words with two meanings, each in four sentences: two with the one meaning,
-# two with the other. Before the blocks the word's row is the same in all four, but for its place. After the blocks of
-# all-MiniLM-L6-v2 the nearest of the other three has the same meaning in 33 of 40 sentences. Six of the words are
-# parted in all four sentences, "bank" and "plant" among them; "match" (of a team, of fire) in one.
+# Do they move in the right direction? We try ten words with two meanings, each in four sentences: two with one meaning,
+# two with the other. Before the blocks the word's row is the same in all four, except for its position. After the
+# blocks of all-MiniLM-L6-v2 the nearest of the other three has the same meaning in 33 of 40 sentences. Six words are
+# right in all four sentences, "bank" and "plant" among them; "match" (of a team, of fire) in one.
 
 
 # %%
 def vector_of(word: str, text: str) -> np.ndarray:
-    """Give the vector of a word's token after the last block."""
+    """Compute the vector of a word's token after the last block."""
     batch = encoder.tokenize(text)
     return encoder(**batch)[0, encoder.tokens(batch["input_ids"][0]).index(word)]
 
@@ -137,7 +138,7 @@ if model.is_minilm:
 #
 #     sentence = mean of the tokens' vectors, divided by its length
 #
-# The mean is *mean pooling*; the division makes the length 1. `encode` does both where the model's folder says so.
+# The mean is *mean pooling*; the division makes the length 1. `encode` does both if the model's folder asks for them.
 # Padding is left out of the mean.
 
 # %%
@@ -150,18 +151,18 @@ if model.is_minilm:
 # %% [markdown]
 # ## Step 6: shared words or shared meaning
 #
-# Ten first sentences. The second of each shares words with it, the third shares its meaning. By the mean of the input
-# layer's rows the one with the same words is nearer, in all ten. By the whole encoder of all-MiniLM-L6-v2 the one with
-# the same meaning is, in seven. One of the three that it gets wrong: beside "He lost his job last week." it places "He
-# lost his keys last week." nearer to it than "The company fired him a few days ago."
+# Each of ten sentences comes with two more: one shares words with it, one shares its meaning. By the mean of the input
+# layer's rows the sentence with the same words is nearer, in all ten. By the whole encoder of all-MiniLM-L6-v2 the
+# sentence with the same meaning is nearer in seven. One of the three errors: the encoder places "He lost his keys last
+# week." nearer to "He lost his job last week." than "The company fired him a few days ago."
 #
 # Two things are harder:
 #
-# * a negation: in none of ten is the sentence that denies the same in other words nearer than the one that says the
-#   opposite in the same words. It places "The movie was good." nearer to "The movie was not good."
-#   (0.800) than "I did not enjoy the film." (0.738).
-# * who does what: "The cat chased the mouse." and "The mouse chased the cat." have a cosine of 0.985, ten such pairs
-#   0.970 to 0.996.
+# * a negation: in none of ten is a denial in other words nearer than the opposite statement in the same words. The
+#   encoder places "The movie was good." nearer to "The movie was not good." (0.800) than "I did not enjoy the film."
+#   (0.738).
+# * exchanged roles: "The cat chased the mouse." and "The mouse chased the cat." have a cosine of 0.985; over ten pairs
+#   like this it is 0.970 to 0.996.
 
 
 # %%

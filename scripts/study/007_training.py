@@ -1,19 +1,19 @@
 # %% [markdown]
 # # Training a GPT-2
 #
-# A GPT-2 begins as random numbers. This file trains a small one, in NumPy: 3 blocks, 64 wide, whose tokens are letters.
-# It learns words, and then makes up words of its own. In the end it is saved as a checkpoint that every program opens
-# that reads GPT-2.
+# A GPT-2 begins as random numbers. This file trains a small one in NumPy: 3 blocks, 64 wide, with letters as tokens. It
+# learns words, and then makes up new words. In the end it is saved as a *checkpoint*, a folder with weights, settings
+# and tokenizer; every program that reads GPT-2 opens it.
 #
-# All it takes: the formulas forward (`minibert/equations/whole_models.py`), the same formulas backward (`gradients.py`,
-# `block_gradients.py` and `model_gradients.py` beside this file), and Adam, which takes a step. What belongs to this
-# model alone is in `training.py`: its sizes, the words as ids, the saved files.
+# Training needs the formulas forward (`minibert/equations/whole_models.py`), the same formulas backward
+# (`gradients.py`, `block_gradients.py` and `model_gradients.py` beside this file), and Adam, which takes a step.
+# `training.py` has the parts of this model alone: its sizes, the words as ids, the saved files.
 #
-# The whole training takes two to four minutes on two cores. Here only its beginning runs, unless you ask for all of it:
+# The whole training takes two to four minutes on two cores. Only its beginning runs here, unless you ask for all of it:
 #
 #     python scripts/study/007_training.py --full
 #
-# The model that came out of that stands beside this file, in `gpt2-words`. The other studies use it.
+# The trained model is beside this file, in `gpt2-words`. The other studies use it.
 #
 # * Radford et al. 2019, *Language Models are Unsupervised Multitask Learners*: GPT-2.
 # * Kingma, Ba 2014, *Adam* ([arXiv:1412.6980](https://arxiv.org/abs/1412.6980)).
@@ -32,14 +32,15 @@ from minibert.equations.heads import cross_entropy
 from minibert.equations.whole_models import gpt2_model
 from minibert.show import plot
 
-full = study.arguments.full  # in a notebook: write True here to train to the end
+full = study.arguments.full  # in a notebook, write True here to train to the end
 steps = training.STEPS if full else 200
 
 # %% [markdown]
 # ## Step 1: the words
 #
-# Every token of BERT's vocabulary that is a word of 2 to 15 letters; the list is `words.txt` beside this file. Every
-# tenth is kept apart: the model never learns from it, so the loss there shows what it understood, not memorised.
+# We use every token of BERT's vocabulary that is a word of 2 to 15 letters; the list is `words.txt` beside this file.
+# Every tenth word is kept for testing: the model never learns from these words, so their loss shows what it understood,
+# not memorised.
 
 # %%
 words = training.words()
@@ -51,8 +52,8 @@ assert not set(to_learn) & set(to_test)
 # %% [markdown]
 # ### A word as a row of ids
 #
-# The id 0 stands before each word and after it: *begin*, and *this is the end*. At each place the model sees the ids up
-# to there and has to say the next one. So one word of n letters is n + 1 small questions.
+# The id 0 comes before each word, where it means *begin*, and after it, where it means *end*. At each place the model
+# sees the ids up to there and has to predict the next id. So a word of n letters is n + 1 small questions.
 
 # %%
 one = training.as_ids(["bank"])
@@ -61,16 +62,16 @@ assert one.ids[0, :5].tolist() == [0, 2, 1, 14, 11] and one.targets[0, :5].tolis
 assert one.counts.sum() == 5, "the rest of the row is padding, which does not count"
 
 # %% [markdown]
-# ## Step 2: what can be known without a model
+# ## Step 2: how far one comes without a model
 #
 #     loss = mean of -log(p[next letter])
 #
-# It is counted in nats: 0 where the model was sure and right. Three bounds to compare with, each measured on the test
-# words:
+# It is counted in nats: 0 if the model was sure and right. There are three bounds to compare with, each measured on the
+# test words:
 #
 # * all 27 ids are equally likely: log 27
 # * how often each letter occurs in the words to learn
-# * how often each letter follows each other one there (each pair counted once more than it occurs, so that none has
+# * how often each letter follows each other letter there (each pair counts once more than it occurs, so that none has
 #   probability 0)
 
 # %%
@@ -90,12 +91,12 @@ assert bounds["uniform"] > bounds["letters"] > bounds["pairs of letters"]
 # ## Step 3: before training
 #
 # All weights are one long vector, and the model's arrays are views into it. At first they are normal noise, 0.02 wide.
-# The model then knows nothing: its loss is that of 27 equally likely ids. And so it writes.
+# The model then knows nothing: its loss is the loss of 27 equally likely ids. Its words look like this.
 
 
 # %%
 def made_up(folder, count, temperature=1.0):
-    """Write words with the checkpoint in this folder, each from another seed."""
+    """Write words with the checkpoint in this folder, each with another seed."""
     with minibert.load_encoder(folder) as encoder:
         return [encoder.complete("", tokens=training.POSITIONS, temperature=temperature, seed=i) for i in range(count)]
 
@@ -111,8 +112,8 @@ assert abs(untrained - bounds["uniform"]) < 0.05
 # ## Step 4: one step of training
 #
 # Forward, the loss, backward, Adam: each line is one function of `minibert.equations`. The gradient has a number for
-# each weight: how much the loss grows where that weight grows. Adam moves every weight the other way. Of ten steps from
-# the same noise, each with 128 other words, all ten make the loss of their words smaller, by 0.20 to 0.24.
+# each weight: how fast the loss grows if that weight grows. Adam moves every weight the other way. We take ten first
+# steps from the same noise, each with 128 other words: all ten lower the loss of their words, by 0.20 to 0.24.
 
 # %%
 some = learned.of(np.arange(128))
@@ -137,8 +138,9 @@ assert min(falls) > 0
 # %% [markdown]
 # ### Is the gradient right? Try it
 #
-# Add a little to one weight, subtract it, and see what the loss does (in float64, since the differences are small). Of
-# the word table we try a row twice over: `wte` is used at both ends of the model, so its gradient is a sum of two.
+# Add a little to one weight, subtract the same from it, and compare the losses (in float64, since the differences are
+# small). The cell tries two numbers of the word table: `wte` is used at both ends of the model, so its gradient is a
+# sum of two.
 
 # %%
 h, exact = 1e-5, vector.astype(np.float64)
@@ -159,7 +161,7 @@ assert absent and np.all(np.any(at_both_ends[absent] != 0, axis=1))
 # %% [markdown]
 # ## Step 5: training
 #
-# The same again and again, each time with 128 other words. The learning rate rises for 100 steps and falls afterwards.
+# The same step is repeated, each time with 128 other words. The learning rate rises for 100 steps and falls afterwards.
 # 2,000 steps see each word about 13 times.
 
 # %%
@@ -177,10 +179,10 @@ assert seen[20] > seen[50] > seen[100] > seen[200]
 assert seen[200] < bounds["pairs of letters"], "after 200 steps it knows more than pairs"
 
 # %% [markdown]
-# ### The loss, beside what can be known without a model
+# ### The loss beside the three bounds
 #
 # The line falls below the bounds one after the other: first the model learns which letters are frequent, then which
-# letter follows which, then what more than one letter says. The lowest line is the model that stands beside this file.
+# letter follows which, then to use more than one letter. The lowest line is the trained model beside this file.
 
 # %%
 with minibert.load_encoder(training.SHIPPED) as encoder:
@@ -207,8 +209,8 @@ assert shipped < bounds["pairs of letters"] - 0.3
 #
 # The folder holds `config.json`, `model.safetensors` with GPT-2's own names and shapes, and a tokenizer of letters.
 # `load_encoder` opens it, and its logits are those of the formulas. (This project's tests open it with transformers,
-# which gives the same logits.) So it can be loaded and trained on, with words of another kind and smaller steps: that
-# is *fine-tuning*.
+# which computes the same logits.) So it can be loaded and trained further, with words of another kind and smaller
+# steps: this is *fine-tuning*.
 
 # %%
 folder = training.save(model, study.arguments.output / "gpt2-words" if full else study.temporary())
@@ -224,5 +226,5 @@ assert off < 2e-5
 # %% [markdown]
 # ## Exercises
 #
-# 1. GPT-2 has 50,257 tokens. What is its loss before training? What is wrong where the first loss is 12?
-# 2. The rows of short words end in padding. Why does no mask have to hide it?
+# 1. GPT-2 has 50,257 tokens. What is its loss before training? What is wrong if the first loss is 12?
+# 2. The rows of short words end in padding. Why does no mask need to hide it?

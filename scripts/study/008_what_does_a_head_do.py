@@ -1,9 +1,9 @@
 # %% [markdown]
 # # What a head does
 #
-# A picture of attention weights shows where a head looks. It does not show whether that matters. To know what a part of
-# a model does, take it away, and look at what comes out. Here heads, blocks and positions are knocked out (papers call
-# it *ablation*). Each finding is tried on ten texts, and the text says how often it held.
+# A picture of attention weights shows where a head looks. It does not show whether that matters. To learn what a part
+# of a model does, remove it and look at the output. Here heads, blocks and positions are knocked out (papers call it
+# *ablation*). Each finding is tried on ten texts, and the page says how often it held.
 #
 # * Michel, Levy, Neubig 2019, *Are Sixteen Heads Really Better than One?*
 #   ([arXiv:1905.10650](https://arxiv.org/abs/1905.10650)): heads knocked out one by one.
@@ -22,8 +22,8 @@ CLOSE = 2e-5
 # %% [markdown]
 # ## Step 1: a run that can be changed
 #
-# `trace` names every intermediate of a run. `change` takes such a name and a function: the run goes on with what the
-# function gives. `minibert.knock_out` makes the classic changes; a head is knocked out by attention weights of 0.
+# `trace` names every intermediate of a run. `change` takes a name and a function: the run goes on with the values that
+# the function returns. `minibert.knock_out` makes the classic changes; it knocks a head out by attention weights of 0.
 
 # %%
 model = study.load("bert")
@@ -49,16 +49,16 @@ assert np.abs(same - changed[f"hidden_states.{blocks}"]).max() < CLOSE
 # %% [markdown]
 # ## Step 2: ten questions with a right answer
 #
-# Of three texts the first has to be nearer to the third, which means the same, than to the second, which shares words
-# with it. The *margin* is the difference of the two cosines: above 0 the answer is right. There are ten such questions,
-# those of `006_blocks.py`. all-MiniLM-L6-v2 is right in seven of them, with a mean margin of 0.132.
+# A question has three texts: the first should be nearer to the third, which means the same, than to the second, which
+# shares words with it. The *margin* is the difference of the two cosines: above 0 the answer is right. The ten
+# questions are the same as in `006_blocks.py`. all-MiniLM-L6-v2 is right in seven of them, with a mean margin of 0.132.
 
 # %%
 together = encoder.tokenize([text for three in texts.QUESTIONS for text in three])
 
 
 def vectors(batch: dict[str, np.ndarray], change: dict | None = None) -> np.ndarray:
-    """Give the mean of each text's tokens, of length 1: (texts, dim)."""
+    """Compute the mean of each text's tokens, scaled to length 1: (texts, dim)."""
     mean = (encoder(**batch, change=change) * batch["attention_mask"][..., None]).sum(axis=1)
     return mean / np.linalg.norm(mean, axis=1, keepdims=True)
 
@@ -69,7 +69,7 @@ def margins(change: dict | None = None) -> np.ndarray:
 
 
 def told(found: np.ndarray) -> str:
-    """Say how a change moves the ten margins."""
+    """Describe how a change moves the ten margins."""
     right, fallen = np.count_nonzero(found > 0), np.count_nonzero(found < usual)
     return f"margins {texts.spread(found, 3)}; {right} of {len(found)} right, {fallen} smaller"
 
@@ -83,10 +83,10 @@ if model.is_minilm:
 # %% [markdown]
 # ## Step 3: every head alone
 #
-# Each head is knocked out by itself. In all-MiniLM-L6-v2 most are hardly missed: 62 of 72 move the mean margin by less
-# than 0.01, and of 720 answers 3 become wrong. One is missed: without head 10 of block 5 the mean margin falls by
-# 0.055, the next one's by 0.020. Without it 9 of the 10 margins fall; of 6 questions it is the head that is missed
-# most. Michel and others saw the same in larger models.
+# Each head is knocked out by itself. In all-MiniLM-L6-v2 most heads are hardly missed: 62 of 72 move the mean margin by
+# less than 0.01, and 3 of 720 answers become wrong. One head is missed: without head 10 of block 5 the mean margin
+# falls by 0.055; the next head costs 0.020. Without head 10, 9 of the 10 margins fall, and for 6 questions no other
+# head is missed more. Michel et al. saw the same in larger models.
 
 # %%
 lost = np.array(
@@ -103,7 +103,7 @@ print(f"the ten margins fall by {texts.spread(lost[block, head], 3)}: {fallen} o
 print(f"{most_missed} of 10 questions it is missed most")
 print(f"of {mean.size} heads {np.count_nonzero(np.abs(mean) < 0.01)} move the mean by less than 0.01")
 print(f"{wrong} of {lost.size} answers become wrong")
-# the head that is found is needed, and not by the way it was counted: taken out alone it does what the table says
+# check of the counting: the head that was found, removed alone, moves the margin by the table's number
 assert abs(margins(minibert.knock_out(encoder, heads=[(block, head)])).mean() - (usual.mean() - mean.max())) < CLOSE
 if model.is_minilm:
     assert (block, head) == (5, 10) and (fallen, most_missed, wrong) == (9, 6, 3)
@@ -125,16 +125,16 @@ study.show(
 # %% [markdown]
 # ## Step 4: many heads, and whole blocks
 #
-# One head is hardly missed. Are all of a block? Is the block? In all-MiniLM-L6-v2 blocks 0 to 4 can each lose all their
-# heads: 7 of 10 answers stay right, and the mean margin stays between 0.114 and 0.154; without those of block 3 or 4 it
-# is even larger than with them. These questions need the last block's heads: without them it is 0.036, and 9 of the
-# 10 margins fall.
+# One head is hardly missed. What about all heads of a block, or the whole block? In all-MiniLM-L6-v2 each of the blocks
+# 0 to 4 can lose all its heads: 7 of 10 answers stay right, and the mean margin stays between 0.114 and 0.154; without
+# the heads of block 3 or 4 it is even larger than with them. These questions need the last block's heads: without them
+# the mean margin is 0.036, and 9 of the 10 margins fall.
 #
-# A block is more than its heads. Without the feed-forward of block 0 the mean is 0.102, without both parts 0.097.
-# (Both parts: heads at weight 0 would still add the bias of their output map. With that bias it is 0.069.) But
-# `blocks=[0]` also takes the two norms after these parts, and leaves -0.044: all 10 margins fall, and each of them
-# lower than by the other three changes. So these answers need block 0's norms more than its parts: the blocks behind it
-# have learned from rows that had passed them.
+# A block is more than its heads. Without the feed-forward of block 0 the mean margin is 0.102, without both parts
+# 0.097. (The change for both parts also removes the bias of the heads' output map; heads at weight 0 would still add
+# it, and with that bias the mean is 0.069.) But `blocks=[0]` also removes the two norms after these parts, and leaves
+# -0.044: all 10 margins fall, each of them lower than by the other three changes. So these answers need block 0's norms
+# more than its parts: the later blocks have learned from rows that had passed these norms.
 
 # %%
 headless = np.array([margins(minibert.knock_out(encoder, heads=[(i, h) for h in range(heads)])) for i in range(blocks)])
@@ -166,14 +166,14 @@ if model.is_minilm:
 # %% [markdown]
 # ## Step 5: without positions
 #
-# `006_blocks.py` found the cosine of "The cat chased the mouse." and "The mouse chased the cat." to be 0.985, and of
-# ten such pairs 0.970 to 0.996. Is the rest all that the model knows of the order? Without position rows both texts are
-# the same set of rows, and the cosine is 1, in all ten. So the little that is between the two comes from the positions,
-# and from nothing else.
+# `006_blocks.py` computed a cosine of 0.985 for "The cat chased the mouse." and "The mouse chased the cat.", and 0.970
+# to 0.996 over ten pairs like this. Is that small difference all that the model knows of the order? Without position
+# rows both texts are the same set of rows, and the cosine is 1, in all ten. So the small difference comes from the
+# positions, and from nothing else.
 #
-# In all-MiniLM-L6-v2 nine of ten margins of step 2 fall too, and 4 answers are right instead of 7. Is that the order?
-# Only in part. With row 5 at every place the order is lost as well, and 7 answers are right; 6 margins fall. A part
-# that is taken out leaves values that no block has met in training; here the rows of zeros do the rest of the harm.
+# In all-MiniLM-L6-v2 nine of ten margins of step 2 fall too, and 4 answers are right instead of 7. Is the lost order
+# the reason? Only in part. With row 5 at every place the order is lost as well, and 7 answers are right; 6 margins
+# fall. Removing a part leaves values that no block has met in training; here the rows of zeros do the rest of the harm.
 
 # %%
 no_positions = minibert.knock_out(encoder, positions=True)
@@ -195,4 +195,4 @@ if model.is_minilm:
 # ## Exercises
 #
 # 1. All heads of a block are knocked out. What does its attention add to each token?
-# 2. Blocks 2 and 3 are knocked out. Which encoder computes the same?
+# 2. Blocks 2 and 3 are knocked out. Which smaller encoder computes the same?

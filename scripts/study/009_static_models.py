@@ -2,9 +2,9 @@
 # # A static model
 #
 # A static model has no blocks: it is an input layer and nothing else. Each token has one row, and a text's vector is
-# the mean of its tokens' rows. `minibert distill` makes one of any encoder, in three steps: each token goes through the
-# encoder by itself; principal components are taken; rare tokens get more weight. This file takes the three steps one by
-# one, and asks of each what it is good for, and what is lost.
+# the mean of its tokens' rows. `minibert distill` turns any encoder into a static model, in three steps: each token
+# goes through the encoder by itself; the rows are projected onto their principal components; rare tokens get more
+# weight. This file takes the three steps one by one, and shows the use of each step and its loss.
 #
 # * Tulkens, van Dongen 2024, *Model2Vec* ([github.com/MinishLab/model2vec](https://github.com/MinishLab/model2vec)).
 # * Arora, Liang, Ma 2017, *A Simple but Tough-to-Beat Baseline for Sentence Embeddings* (ICLR): the weights.
@@ -32,8 +32,8 @@ CLOSE = 2e-5
 #
 #     x[t] = mean of the last hidden state of [CLS] t [SEP]
 #
-# The mean is over all three. Tokens that no text has (`[MASK]`, `[unused7]`) get no row: of MiniLM's 30,522 tokens
-# 29,525 do. Their order in the vocabulary stays, and so the first words come after 999 signs and letters.
+# The mean is over all three. Tokens that occur in no text (`[MASK]`, `[unused7]`) get no row: 29,525 of MiniLM's 30,522
+# tokens get a row. Their order in the vocabulary stays, and so the first words come after 999 signs and letters.
 
 # %%
 model = study.load("bert")
@@ -49,11 +49,11 @@ if model.is_minilm:
     assert len(x) == 29_525 and number["the"] == 999
 
 # %% [markdown]
-# ## Step 2: what is lost when context goes
+# ## Step 2: the loss without context
 #
-# In a sentence about a river, MiniLM's "bank" is near the row of "river" (cosine 0.46), in one about money it is not
-# (0.29). The static row is one for both: 0.50, as if every bank had a river; nor does it know who does what: with the
-# same words in another order a text has the same mean.
+# In a sentence about a river, MiniLM's "bank" is near the row of "river" (cosine 0.46); in a sentence about money it is
+# not (0.29). The static model has the same row for both: 0.50, as if every bank had a river. Nor does it know who does
+# what: a text with the same words in another order has the same mean.
 
 
 # %%
@@ -62,7 +62,7 @@ def ids_of(text: str) -> list[int]:
 
 
 def vector(rows: np.ndarray, text: str, weights: np.ndarray | None = None) -> np.ndarray:
-    """Give the mean of a text's rows, of length 1."""
+    """Compute the mean of a text's rows, scaled to length 1."""
     ids = ids_of(text)
     mean = (rows[ids] if weights is None else rows[ids] * weights[ids, None]).mean(axis=0)
     return mean / np.linalg.norm(mean)
@@ -80,13 +80,13 @@ if model.is_minilm:
     assert np.abs(np.array(near) - [0.461, 0.287, 0.500]).max() < 1e-3
 
 # %% [markdown]
-# ## Step 3: what the principal components remove
+# ## Step 3: the mean, which the principal components remove
 #
 # Any two tokens are a little alike: they share [CLS] and [SEP], two of the three vectors of their mean. The mean of all
-# rows is half as long as a row. Components begin by taking it away: then two tokens at random have a cosine of 0.00,
-# no longer 0.23.
+# rows is half as long as a row. The components begin by subtracting the mean: then two random tokens have a cosine of
+# 0.00, no longer 0.23.
 #
-# The rest is a rotation, which changes no cosine, until the last components are dropped: of 384, MiniLM's last 128 have
+# The rest is a rotation, which changes no cosine, until the last components are dropped: MiniLM's last 128 of 384 have
 # 4 % of the variance.
 
 # %%
@@ -113,9 +113,9 @@ study.show(
 )  # fmt: skip
 
 # %% [markdown]
-# What is a component? The first one goes from places ("stadiums", "airspace") to letters of other scripts,
-# the second from "reduces", "enhancing" and "enjoyment" to "birthplace" and names of towns, the third from characters
-# of a story ("antagonist") and names to numbers.
+# What is a component? The first goes from places ("stadiums", "airspace") to letters of other scripts, the second from
+# "reduces", "enhancing" and "enjoyment" to "birthplace" and names of towns, the third from characters of a story
+# ("antagonist") and names to numbers.
 
 # %%
 for k in range(3):
@@ -132,15 +132,15 @@ if model.is_minilm:
 # %% [markdown]
 # ## Step 4: why rare words weigh more
 #
-# "the" is in every text and tells none from another. Its row is shorter than that of nine words in ten (6.5, the median
-# 7.8; centred 5.1 and 6.9), but not nearly enough: in a mean of seven rows two are its. So a frequent token gets a
-# smaller weight:
+# "the" is in every text and distinguishes no two texts. Its row is shorter than nine of ten word rows (6.5, the median
+# 7.8; centred 5.1 and 6.9), but not nearly short enough: two of the seven rows of a short sentence may be rows of
+# "the". So a frequent token gets a smaller weight:
 #
 #     w = a / (a + p),   a = 1e-4,   p = 1 / (rank + 2), divided by their sum
 #
-# The rank is the place in the vocabulary, in the hope that frequent words stand first. In BERT's they do. But 999 signs
-# and letters of all scripts stand before "the" (0.5): by their rank they are the most frequent of all. Of the full stop
-# (0.02) this is true, of "z" (0.06) it is not.
+# The rank is the place in the vocabulary, in the hope that frequent words come first. In BERT's vocabulary they do. But
+# 999 signs and letters of all scripts come before "the" (0.5): by their rank they are the most frequent tokens. This is
+# true for the full stop (0.02), but not for "z" (0.06).
 
 # %%
 weights = sif_weights(zipf_probabilities(len(x)))
@@ -163,10 +163,10 @@ if model.is_minilm:
     assert np.abs(np.array(found) - [0.017, 0.062, 0.497, 0.925]).max() < 1e-3
 
 # %% [markdown]
-# What is it good for? Three questions, each with a text that shares words and one that shares the meaning.
-# The margin is how much nearer the second is; below 0 the answer is wrong. MiniLM gets all three. Its rows as they are
-# get one, just so. Centred alone they are no better, weighted alone a little. Both together get two. "What time does
-# the store open?" stays with the train: without context "what time does" is most of the question.
+# Do the weights help? There are three questions, each with a text that shares words and a text that shares the meaning.
+# The margin is how much nearer the second text is; below 0 the answer is wrong. MiniLM answers all three. Its plain
+# rows answer one, narrowly. Centring alone is no better, weighting alone a little. Both together answer two. "What time
+# does the store open?" stays nearest to the train: without context "what time does" is most of the question.
 
 # %%
 questions = [
@@ -202,14 +202,14 @@ if model.is_minilm:
 # %% [markdown]
 # ## Step 5: more questions; Zipf's law, or counting
 #
-# Three questions say little. Python's topics of help are 78 more: the first sentence of each is to find the rest of it,
-# among all rests. Of Python 3.11's the whole model finds 67 % at once. Rows as they are find 14 %, components alone
-# 18 %, weights alone 42 %, both 45 %: nearly all of the gain comes from the weights.
+# Three questions prove little. Python's help topics make 78 more: the first sentence of each topic should find the rest
+# of its text, among the rests of all topics. For Python 3.11 the whole model finds 67 % at the first try. Plain rows
+# find 14 %, components alone 18 %, weights alone 42 %, both 45 %: nearly all of the gain comes from the weights.
 #
-# How often a token stands in your texts can also be counted. Each token counts once more than it is there, or a token
-# that the texts lack would have no probability (Laplace's rule of succession). In the topics "the" is every 28th
-# token: its weight falls from 0.5 to 0.003. The weight of "cat", which they lack, rises to 0.94. That is nearer to the
-# truth than Zipf's law, and yet finds less: 28 %.
+# You can also count how often a token occurs in your texts. Each token counts once more than it occurs, because a token
+# that the texts lack would otherwise have probability 0 (Laplace's rule of succession). In the topics "the" is every
+# 28th token: its weight falls from 0.5 to 0.003. The weight of "cat", which they lack, rises to 0.94. The counts are
+# nearer to the truth than Zipf's law, and yet they find less: 28 %.
 
 # %%
 texts = [" ".join(re.sub(r"^.*\n\*+\n", "", text).split()) for text in topics.values()]
@@ -228,7 +228,7 @@ assert counted[counts == 0].min() == counted.max(), "what was never seen weighs 
 
 
 def at_once(encode: Callable[[str], np.ndarray]) -> float:
-    """Give the share of queries whose nearest rest is their own."""
+    """Compute the share of queries whose nearest rest is their own."""
     queries, rests = (np.array([encode(pair[i]) for pair in halves]) for i in (0, 1))
     return float(np.mean((queries @ rests.T).argmax(axis=1) == np.arange(len(halves))))
 
@@ -255,6 +255,6 @@ if model.is_minilm:
 # %% [markdown]
 # ## Exercises
 #
-# 1. Which texts can a static model never tell apart?
-# 2. What becomes of the weights where `a` is very large, and where it is very small?
+# 1. Which texts can a static model never distinguish?
+# 2. How do the weights change if `a` is very large, or very small?
 # 3. How many components do the three questions need?

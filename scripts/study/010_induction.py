@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Induction: copying what has been seen once
 #
-# "... muddy bank ... muddy": what comes next? One can know it without knowing a word of English: look for what stood
-# after the same word before. Two heads can do it together. One in an early block hands each token a note of the token
-# *before* it (a *previous-token head*). One in a later block looks for the token whose note says what it has itself,
-# and copies that token: an *induction head*. No weight holds the answer, it is in the text that is being read.
+# "... muddy bank ... muddy": what comes next? You can find the answer without knowing a word of English: look for the
+# word that followed the same word before. Two heads can do it together. A head in an early block gives each token a
+# note of the token *before* it (a *previous-token head*). A head in a later block looks for the token with a note of
+# the current token, and copies that token: an *induction head*. No weight holds the answer; it is in the text.
 #
 # This page *builds* the two heads out of ones and zeros, so that each number can be followed. Large trained models have
-# such heads; the last step asks the small one beside this file.
+# induction heads; the last step looks for them in the small model beside this file.
 #
 # * Olsson et al. 2022, *In-context Learning and Induction Heads* ([arXiv:2209.11895](https://arxiv.org/abs/2209.11895)).
 
@@ -21,10 +21,10 @@ from minibert.equations.blocks import additive_mask, attention
 from minibert.show import plot
 
 # %% [markdown]
-# ## Step 1: rows in which some letters stand twice
+# ## Step 1: rows in which some letters occur twice
 #
-# 200 rows of 64 random letters. In each some letters, 4 to 20, all different, stand twice in the same order and
-# nowhere else. Where they begin is random, and so is the second place: so the distance gives nothing away.
+# The cell draws 200 rows of 64 random letters. In each row a piece of 4 to 20 letters, all different, occurs twice; its
+# letters occur nowhere else. Both places are random, so the distance reveals nothing.
 
 # %%
 random, seq = np.random.default_rng(0), 64
@@ -35,8 +35,8 @@ for i, row in enumerate(ids):
     first = int(random.integers(1, seq - 2 * length + 1))
     second = int(random.integers(first + length, seq - length + 1))
     row[first : first + length] = row[second : second + length] = letters[:length]
-    asked += [(i, second + j) for j in range(length - 1)]  # the place that has to say the next letter
-    copied += [first + j + 1 for j in range(length - 1)]  # where that letter stands already
+    asked += [(i, second + j) for j in range(length - 1)]  # the place that has to predict the next letter
+    copied += [first + j + 1 for j in range(length - 1)]  # the earlier place of that letter
 text, place = np.array(asked).T
 copied = np.array(copied)
 distances = np.bincount(place - copied)
@@ -50,14 +50,14 @@ assert np.array_equal(ids[text, copied], ids[text, place + 1]) and distances.max
 #     q[i] = position i - 1,   k[j] = position j,   v[j] = letter j
 #
 # Positions and letters are rows of ones and zeros. The query asks for the place before, times 100, so that softmax
-# leaves nothing to the others. What the head gives is the letter before; it is written beside the letter, as a note.
+# leaves nothing for the other places. The head returns the letter before; it is written beside the letter, as a note.
 
 # %%
 letter, position = np.eye(26)[ids], np.eye(seq)
 mask = additive_mask(np.tri(seq, dtype=bool), "float64")
 query = 100 * np.eye(seq, k=-1)
 note = attention(query, position, letter, mask)  # (rows, seq, 26)
-back = attention(query, position, position, mask)  # with positions for values a head gives its own weights
+back = attention(query, position, position, mask)  # with positions as values, a head returns its own weights
 print(f"weight on the token before: {np.diagonal(back, -1).min():.3f} and more")
 assert np.abs(note[:, 1:] - letter[:, :-1]).max() < 1e-3 and np.diagonal(back, -1).min() > 0.99
 
@@ -66,12 +66,13 @@ assert np.abs(note[:, 1:] - letter[:, :-1]).max() < 1e-3 and np.diagonal(back, -
 #
 #     q[i] = letter i,   k[j] = note j,   v[j] = letter j
 #
-# Each letter asks: what followed me last time? It finds the place after its first one, and copies the letter there.
+# Each letter asks: what followed me last time? It finds the place after its first occurrence, and copies the letter
+# there.
 
 
 # %%
 def right(note: np.ndarray, scale: float = 100.0) -> float:
-    """Give the share of the letters asked for that the induction head predicts."""
+    """Compute the share of the wanted letters that the induction head predicts."""
     said = attention(scale * letter, note, letter, mask).argmax(axis=-1)
     return float(np.mean(said[text, place] == ids[text, place + 1]))
 
@@ -90,9 +91,9 @@ study.show(
 # %% [markdown]
 # ## Step 4: each alone
 #
-# Without the first head there is no note, and the second finds nothing. Without the second the note is there, and says
-# what stood before, which is not what comes next. Neither says the right letter alone. (How a model comes to have
-# both, this page does not show.)
+# Without the first head there is no note, and the second finds nothing. Without the second the note is there, but it
+# names the letter before, not the next letter. Neither head alone predicts the right letter. (This page does not show
+# how a model learns both.)
 
 # %%
 without = {"first": right(0 * note), "second": float(np.mean(note.argmax(-1)[text, place] == ids[text, place + 1]))}
@@ -102,8 +103,9 @@ assert max(without.values()) < 0.1
 # %% [markdown]
 # ## Step 5: has the small GPT-2 such a head?
 #
-# `gpt2-words` has learned from words, in which a part hardly ever stands twice. It reads ten made-up words, each of
-# seven letters said twice. Its twelve heads' mean weights on the letter to be copied are all far from 1.
+# `gpt2-words` has learned from words, in which a piece hardly ever occurs twice. Here it reads ten made-up words, each
+# of seven letters and the same seven again. The mean weights of its twelve heads on the letter to be copied are all far
+# from 1.
 
 # %%
 encoder = minibert.load_encoder(training.SHIPPED)
@@ -118,5 +120,6 @@ assert scores.max() < 0.5
 # %% [markdown]
 # ## Exercises
 #
-# 1. A letter stood twice, and another letter followed each time. What does the induction head give the third time?
+# 1. A letter occurs twice, with a different letter after it each time. What does the induction head predict the third
+#    time?
 # 2. Which of the two heads needs the causal mask?

@@ -1,17 +1,17 @@
 # %% [markdown]
-# # Nine terms: why may three tables be added, and which one decides where a head looks?
+# # Nine terms: why may three tables be added, and which of them decides where a head looks?
 #
-# BERT adds three rows for each token: its word's, its position's and its token type's. In the sum nobody can tell which
-# number came from which table. How can a head then look by the position alone, as head 2 of block 0 does in
-# `where_heads_look.py`? It never takes the sum apart. A score is a product of two sums, and that is the sum of the
-# products of their parts. So the score parts by itself, exactly, and a head's maps can make one term large and leave
+# BERT adds three rows for each token: the rows of its word, its position and its token type. In the sum nobody can see
+# which number came from which table. How can a head then look by the position alone, as head 2 of block 0 does in
+# `where_heads_look.py`? The head never takes the sum apart. A score is a product of two sums, and that is the sum of
+# the products of their parts. So the score splits by itself, exactly, and a head's maps can make one term large and
 # another small.
 #
-# This file parts the scores of block 0, measures which term decides in each head, takes terms away, and looks at two
+# This file splits the scores of block 0, measures which term decides in each head, removes terms, and looks at two
 # small models before and after training.
 #
 # * Ke, He, Liu 2021, *Rethinking Positional Encoding in Language Pre-training* (TUPE,
-#   [arXiv:2006.15595](https://arxiv.org/abs/2006.15595)): word with position is noise, they say, and leave it out.
+#   [arXiv:2006.15595](https://arxiv.org/abs/2006.15595)): the authors call word with position noise, and leave it out.
 
 # %%
 import masked
@@ -22,7 +22,7 @@ import texts
 import training
 
 import minibert
-from minibert.equations.blocks import Affine, split_heads
+from minibert.equations.blocks import Linear, split_heads
 from minibert.equations.nine_terms import normed_parts, score_terms
 from minibert.show import plot
 from minibert.show.attention import PARTS, shares_of, terms_of
@@ -35,9 +35,9 @@ CLOSE = 2e-5
 #
 #     x = word + position + rest        y = (x - mean(x)) / std(x) * weight + bias
 #
-# Subtracting the mean and multiplying by `weight` can be done part by part: the results add up. Only `std` is of the
-# whole sum. Given that one number of a token, LayerNorm is *linear*: each part is centred, divided by the token's `std`
-# and multiplied by `weight`. What is left, the token type's row and `bias`, is called the *rest*.
+# Subtracting the mean and multiplying by `weight` can be done part by part: the results add up. Only `std` belongs to
+# the whole sum. Given this one number of a token, LayerNorm is *linear*: each part is centred, divided by the token's
+# `std` and multiplied by `weight`. We call the remainder, the token type's row and `bias`, the *rest*.
 
 # %%
 model = study.load("bert")
@@ -59,18 +59,18 @@ assert np.abs(entered.sum(axis=0) - trace["hidden_states.0"][0]).max() < CLOSE, 
 #     q = q_word + q_position + q_rest        k = k_word + k_position + k_rest
 #     score = q . k / sqrt(head_dim) = (q_word . k_word + q_word . k_position + ... + q_rest . k_rest) / sqrt(head_dim)
 #
-# The maps to queries and keys are linear too; their biases go to the rest. Three parts of the query meet three of the
-# key: nine terms. "Position with word" is the query's position with the key's word.
+# The maps to queries and keys are linear too; their biases join the rest. Three parts of the query meet three parts of
+# the key: nine terms. "Position with word" is the query's position with the key's word.
 #
-# All of a head's choice is in its two maps. In the sentence above the position's part enters block 0 half as long as
-# the word's. In all-MiniLM-L6-v2's queries it is 2.5 times as long in head 2, and 0.6 times in head 0, of the same
-# rows. For word rows and position rows have different directions, and a map stretches some and shrinks others. That is
-# why tables may be added: what counts is not the sum, but what a map reads from it.
+# A head chooses only by its two maps. In the sentence above the position's part enters block 0 half as long as the
+# word's part. In all-MiniLM-L6-v2's queries it is 2.5 times as long in head 2, and 0.6 times in head 0, for the same
+# rows. The reason: word rows and position rows have different directions, and a map stretches some directions and
+# shrinks others. So tables may be added: a map can read from the sum the part that it needs.
 
 # %%
 part, heads = "encoder.layer.0.attention.self", encoder.stack.heads
 maps = [encoder[f"{part}.{name}"] for name in ("query", "key")]
-query, key = (Affine(each.weight, each.bias) for each in maps)
+query, key = (Linear(each.weight, each.bias) for each in maps)
 terms = score_terms(entered, query, key, heads, scale=1 / np.sqrt(encoder.dim // heads))
 print(f"{terms.shape}: query's part, key's part, head, query, key")
 print(f"head 2: the query of {tokens[3]!r} with the key of {tokens[2]!r}, whose parts are {', '.join(PARTS)}")
@@ -89,17 +89,18 @@ if model.is_minilm:
 # %% [markdown]
 # ## Step 3: which term decides
 #
-# Softmax sees only how scores differ from key to key. So the *share* of a term is of the scores' variance over the
-# keys: how much of their differences it explains. The nine shares of a head have the sum 100 %; a term that works
-# against the sum of all has a share below 0.
+# Softmax sees only how scores differ from key to key. So the *share* of a term is its part of the scores' variance over
+# the keys: how much of their differences it explains. The nine shares of a head have the sum 100 %; a term that works
+# against the sum has a share below 0.
 #
 # In the ten sentences of `texts.py` head 2 of all-MiniLM-L6-v2 is position with position (91 to 98 %), heads 0 and 1
 # are mostly word with word (57 to 74 %, and 50 to 85 %). Head 9 is rest with word (76 to 99 %): it looks at certain
-# words, whichever token asks. `[CLS]` alone gets 0.26 to 0.41 of its weight.
+# words, no matter which token asks. `[CLS]` alone gets 0.26 to 0.41 of its weight.
 #
 # TUPE calls word with position noise. It has at most 15 % in any head of any sentence; but position with word has 20 to
 # 63 % in head 3. In ten texts of 175 to 202 tokens it is the other way round: word with position has 40 to 45 % in head
-# 11, position with word at most 4 % in any head. In head 9 it works against the others there (-52 to -48 %).
+# 11, position with word at most 4 % in any head. In head 9 word with position works against the sum there (-52 to -48
+# %).
 
 # %%
 kinds = {"sentences": texts.SENTENCES, "long texts": texts.long_texts()}
@@ -126,29 +127,30 @@ study.show(
 )  # fmt: skip
 
 # %% [markdown]
-# ## Step 4: a term taken away
+# ## Step 4: a term removed
 #
-# A share says what the scores are made of. Does the model need it? `change=` puts other values into a run: a name of
-# the trace, and a function that gets its values and gives others. Here the function takes one term off the scores of
-# all heads of block 0. Two numbers say what that does: how much of a query's attention weight moves to other keys
-# (0 to 1), and the cosine of the sentence vector (the mean of the last rows) to the usual one.
+# A share shows how much a term contributes to the scores. Does the model need the term? `change=` replaces values in a
+# run: it takes a name of the trace, and a function that gets these values and returns new ones. Here the function
+# subtracts one term from the scores of all heads of block 0. Two numbers measure the effect: how much of a query's
+# attention weight moves to other keys (0 to 1), and the cosine of the sentence vector (the mean of the last rows) to
+# the unchanged one.
 #
-# Without position with position head 2 looks at `[CLS]` with all its weight, in place of the token before (1.00, now
-# 0.10). Yet the sentence vectors stay: cosine 0.978 at least. So a large share is no proof of need. Without both terms
-# across, which TUPE leaves out, it is 0.998 at least, though head 9 moves 0.31 of its weight. (TUPE's models learn
-# without these terms; here they are taken from a model that has learned with them.)
+# Without position with position, head 2 puts all its weight on `[CLS]` instead of the token before (1.00, now 0.10).
+# Yet the sentence vectors hardly move: their cosine is at least 0.978. So a large share does not prove a need. Without
+# the two mixed terms, which TUPE leaves out, the cosine is at least 0.998, though head 9 moves 0.31 of its weight.
+# (TUPE's models learn without these terms; this model has learned with them.)
 #
-# But without rest with word the cosine falls to 0.00 to 0.19. That is head 9's doing: without the term in this head
-# alone it is 0.00 to 0.21, and the head's weight on the last two tokens, a mark and `[SEP]`, grows from 0.09 to 0.65.
-# With the head knocked out (all its weights 0) the cosine is 0.998 at least. So nothing that head 9 gathers is needed
-# here: the term is needed to keep it from looking at those two.
+# But without rest with word the cosine falls to between 0.00 and 0.19. Head 9 causes the fall: without the term in this
+# head alone the cosine is 0.00 to 0.21, and the head's weight on the last two tokens, a punctuation mark and `[SEP]`,
+# rises from 0.09 to 0.65. With the head knocked out (all its weights 0) the cosine is at least 0.998. So nothing that
+# head 9 gathers is needed here: the term is needed to keep the head from looking at these two tokens.
 
 
 # %%
 def without(
     batch: dict[str, np.ndarray], *pairs: tuple[int, int], head: int | slice = slice(None)
 ) -> dict[str, np.ndarray]:
-    """The trace of a text without some terms, in all heads or in one."""
+    """Compute the trace of a text without some terms, in all heads or in one."""
     found = terms_of(encoder, batch)
     left_out = np.zeros(found.shape[2:], np.float32)
     for pair in pairs:
@@ -206,13 +208,13 @@ study.show(
 # %% [markdown]
 # ## Step 5: before and after training
 #
-# Is this how a model begins, or what it learns? Two small models of letters tell: `bert-words`, which finds
-# hidden letters, and `gpt2-words`, which says the next one. Ten words that neither was trained on.
+# Does a model begin like this, or does it learn this? Two small models of letters show it: `bert-words`, which finds
+# hidden letters, and `gpt2-words`, which predicts the next letter. They read ten words that neither was trained on.
 #
 # Before training the four terms of word and position have about the same share: 15 to 19 % in `bert-words`, 21 to 29 %
-# in `gpt2-words`. Their scores hardly differ (standard deviation 0.28 and 0.02). After it they do (2.4 and 2.0), and
-# position with position has 78 % and 44 %, the two terms across together 19 % and 26 %, which were 36 % and 55 %: both
-# models have learned to tell the tables apart.
+# in `gpt2-words`. Their scores hardly differ (standard deviation 0.28 and 0.02). After training they differ (2.4 and
+# 2.0): position with position has 78 % and 44 %, and the two mixed terms together have 19 % and 26 %, down from 36 %
+# and 55 %. Both models have learned to separate the tables.
 
 # %%
 long_words = [word for word in training.parted(training.words())[1] if len(word) > 7]
@@ -227,7 +229,7 @@ means, spread = {}, {}
 for name, source in small.items():
     letters = minibert.load_encoder(source)
     parted = [terms_of(letters, letters.tokenize(each)) for each in unseen]
-    means[name] = 100 * np.mean([shares_of(letters, each) for each in parted], axis=(0, -1))  # of all words and heads
+    means[name] = 100 * np.mean([shares_of(letters, each) for each in parted], axis=(0, -1))  # over all words and heads
     spread[name] = float(np.mean([each.sum(axis=(0, 1)).std() for each in parted]))
     told = ", ".join(f"{what} {means[name][pair]:.0f} %" for what, pair in NAMED.items())
     print(f"{name}: deviation {spread[name]:.2f}; {told}")
@@ -241,6 +243,6 @@ assert [f"{found:.2f}" for found in spread.values()] == ["0.28", "2.38", "0.02",
 # %% [markdown]
 # ## Exercises
 #
-# 1. Put a word's row and its position's row side by side, in place of adding them. Which map gives the same queries?
+# 1. Concatenate a word's row and its position's row instead of adding them. Which map computes the same queries?
 # 2. The terms with the key's rest are small in BERT, and in GPT-2 their share is 0. Why?
-# 3. Two words of a sentence change places. What becomes of position with position?
+# 3. Two words of a sentence swap places. How does position with position change?

@@ -1,8 +1,9 @@
 """Blocks backward: linear maps, softmax, activations, attention and the loss, then a whole block of GPT-2.
 
-Read it beside `blocks` and `heads`, after `gradients`: each formula takes `grad`, the gradient of the loss with respect
-to what its twin there gives, and gives those with respect to what went in. The parts of a block call those of their
-parts in the reverse order. Gradients come in the same tuples as weights: a `Block` of gradients.
+Read it beside `blocks` and `heads`, after `gradients`: each formula's argument `grad` is the gradient of the loss with
+respect to the result of the forward formula, and its result has the gradients with respect to the inputs. The formula
+of a block calls the formulas of its parts in reverse order. Gradients come in the same tuples as weights: a `Block` of
+gradients.
 
 Sources
     Rumelhart, Hinton, Williams 1986, "Learning representations by back-propagating errors"
@@ -22,6 +23,7 @@ from minibert.equations.activations import erf, gelu_tanh
 from minibert.equations.blocks import (
     Affine,
     Block,
+    Linear,
     attention,
     attention_scores,
     join_heads,
@@ -40,7 +42,7 @@ def linear_gradient(grad: Array, x: Array, weight: Array) -> ProjectGradients:
         g_x = grad @ weight,   g_weight = grad^T @ x,   g_bias = sum(grad)
 
     grad (..., out), x (..., dim), weight (out, dim) -> x (..., dim), weight (out, dim), bias (out,). The rows of all
-    texts and positions are added up. It is the formula of `project`, of many rows at once; `tied_logits` is this
+    texts and positions are added up. It is the formula of `project` for many rows at once; `tied_logits` is this
     formula too, with the word table as the weight. Source: Rumelhart et al. 1986.
 
     >>> g = linear_gradient(np.array([[1.0], [10.0]]), x=np.array([[2.0], [3.0]]), weight=np.array([[4.0]]))
@@ -55,8 +57,8 @@ def softmax_gradient(grad: Array, x: Array) -> Array:
 
         y = softmax(x),   g_x = y * (grad - sum_j y[j] grad[j])
 
-    grad and x (..., n) -> (..., n). The probabilities have sum 1, so one grows at the others' expense: every row of g_x
-    sums to zero. Source: Rumelhart et al. 1986, by the chain rule.
+    grad and x (..., n) -> (..., n). The probabilities have sum 1, so a probability grows only if the rest shrink: every
+    row of g_x sums to zero. Source: Rumelhart et al. 1986, by the chain rule.
 
     >>> softmax_gradient(np.array([4.0, 0.0]), x=np.log([1.0, 3.0]))  # y = 1/4 and 3/4, mean of grad: 1
     array([ 0.75, -0.75])
@@ -111,8 +113,8 @@ def attention_gradient(grad: Array, q: Array, k: Array, v: Array, mask: Array | 
         g_v = p^T @ grad,   g_scores = softmax_gradient(grad @ v^T)
         g_q = g_scores @ k / sqrt(head_dim),   g_k = g_scores^T @ q / sqrt(head_dim)
 
-    grad, q, k, v (..., heads, seq, head_dim), mask (..., query, key) -> the shapes of q, k and v. Where a mask hides a
-    key its probability is 0, and so is what would come back from it. Source: Vaswani et al. 2017, by the chain rule.
+    grad, q, k, v (..., heads, seq, head_dim), mask (..., query, key) -> the shapes of q, k and v. A masked key has
+    probability 0, so its gradient is 0. Source: Vaswani et al. 2017, by the chain rule.
 
     >>> q, k, v = np.zeros((1, 1)), np.array([[0.0], [2.0]]), np.array([[10.0], [20.0]])  # p = 1/2 and 1/2
     >>> g = attention_gradient(np.array([[1.0]]), q, k, v)
@@ -147,13 +149,13 @@ def cross_entropy_gradient(grad: Array, logits: Array, targets: Array) -> Array:
 
 
 class SelfAttentionGradients(NamedTuple):
-    """Gradients of `self_attention`: x has the shape of x, the four maps those of the block."""
+    """Gradients of `self_attention`: x has the shape of x, the four maps have the block's shapes."""
 
     x: Array
-    query: Affine
-    key: Affine
-    value: Affine
-    output: Affine
+    query: Linear
+    key: Linear
+    value: Linear
+    output: Linear
 
 
 def self_attention_gradient(
@@ -163,9 +165,9 @@ def self_attention_gradient(
 
         g_x = g_q @ W_q + g_k @ W_k + g_v @ W_v
 
-    grad and x (batch, seq, dim), mask (batch, 1, query, key) -> x (batch, seq, dim), and one `Affine` for each map.
+    grad and x (batch, seq, dim), mask (batch, 1, query, key) -> x (batch, seq, dim), and one `Linear` for each map.
 
-    >>> one = Affine(np.eye(1), np.zeros(1))
+    >>> one = Linear(np.eye(1), np.zeros(1))
     >>> g = self_attention_gradient(np.array([[[1.0], [2.0]]]), np.zeros((1, 2, 1)), Block(*[one] * 8), heads=1)
     >>> g.x.ravel(), g.output.bias  # all scores are equal: each token took half of each value
     (array([1.5, 1.5]), array([3.]))
@@ -176,26 +178,26 @@ def self_attention_gradient(
     output = linear_gradient(grad, context, block.output.weight)
     each_head = attention_gradient(split_heads(output.x, heads), q, k, v, mask)
     maps = [linear_gradient(join_heads(g), x, part.weight) for g, part in zip(each_head, parts, strict=True)]
-    query, key, value = (Affine(g.weight, g.bias) for g in maps)
+    query, key, value = (Linear(g.weight, g.bias) for g in maps)
     return SelfAttentionGradients(
-        maps[0].x + maps[1].x + maps[2].x, query, key, value, Affine(output.weight, output.bias)
+        maps[0].x + maps[1].x + maps[2].x, query, key, value, Linear(output.weight, output.bias)
     )
 
 
 class FeedForwardGradients(NamedTuple):
-    """Gradients of `feed_forward`: x has the shape of x, the two maps those of the block."""
+    """Gradients of `feed_forward`: x has the shape of x, the two maps have the block's shapes."""
 
     x: Array
-    up: Affine
-    down: Affine
+    up: Linear
+    down: Linear
 
 
-def feed_forward_gradient(grad: Array, x: Array, up: Affine, down: Affine) -> FeedForwardGradients:
+def feed_forward_gradient(grad: Array, x: Array, up: Linear, down: Linear) -> FeedForwardGradients:
     """Backward of `feed_forward` with GPT-2's gelu: down, the activation, up.
 
-    grad and x (..., dim) -> x (..., dim), and one `Affine` for each map.
+    grad and x (..., dim) -> x (..., dim), and one `Linear` for each map.
 
-    >>> up, down = Affine(np.array([[1.0]]), np.zeros(1)), Affine(np.array([[4.0]]), np.zeros(1))
+    >>> up, down = Linear(np.array([[1.0]]), np.zeros(1)), Linear(np.array([[4.0]]), np.zeros(1))
     >>> g = feed_forward_gradient(np.array([[1.0]]), np.array([[0.0]]), up, down)
     >>> g.x, g.down.bias  # gelu' is 1/2 at 0
     (array([[2.]]), array([1.]))
@@ -203,11 +205,11 @@ def feed_forward_gradient(grad: Array, x: Array, up: Affine, down: Affine) -> Fe
     inner = linear(x, *up)
     g_down = linear_gradient(grad, gelu_tanh(inner), down.weight)
     g_up = linear_gradient(gelu_tanh_gradient(g_down.x, inner), x, up.weight)
-    return FeedForwardGradients(g_up.x, Affine(g_up.weight, g_up.bias), Affine(g_down.weight, g_down.bias))
+    return FeedForwardGradients(g_up.x, Linear(g_up.weight, g_up.bias), Linear(g_down.weight, g_down.bias))
 
 
 class BlockGradients(NamedTuple):
-    """Gradients of `pre_norm_block`: x has the shape of x, the others are those of the block's arrays."""
+    """Gradients of `pre_norm_block`: x has the shape of x, the rest the shapes of the block's arrays."""
 
     x: Array
     block: Block
@@ -216,7 +218,7 @@ class BlockGradients(NamedTuple):
 def pre_norm_block_gradient(
     grad: Array, x: Array, block: Block, heads: int, eps: float = 1e-5, mask: Array | None = None
 ) -> BlockGradients:
-    """Backward of GPT-2's block: each sum passes its gradient to x unchanged, and to the part that was added.
+    """Backward of GPT-2's block: each sum passes its gradient to x unchanged, and to the sublayer that was added.
 
         y = x + attention(LayerNorm(x)),   z = y + feed_forward(LayerNorm(y))
         g_y = g_z + back through the feed-forward,   g_x = g_y + back through attention
@@ -224,7 +226,7 @@ def pre_norm_block_gradient(
     grad and x (batch, seq, dim) -> x (batch, seq, dim), and a `Block` of gradients. The first terms reach the first
     block without a factor, however many blocks there are.
 
-    >>> silent, norm = Affine(np.zeros((2, 2)), np.zeros(2)), Affine(np.ones(2), np.zeros(2))
+    >>> silent, norm = Linear(np.zeros((2, 2)), np.zeros(2)), Affine(np.ones(2), np.zeros(2))
     >>> block = Block(silent, silent, silent, silent, norm, silent, silent, norm)
     >>> pre_norm_block_gradient(np.array([[[7.0, 3.0]]]), np.array([[[1.0, 5.0]]]), block, heads=1).x
     array([[[7., 3.]]])

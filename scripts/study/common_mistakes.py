@@ -2,14 +2,14 @@
 # # Common mistakes
 #
 # An input layer is a few lines, and most mistakes in them are silent: the shapes fit, the numbers look like embeddings,
-# and the model that gets them still works, a little worse. Here every classic mistake is made on purpose, one after the
-# other, and measured against the right layer on the same inputs.
+# and the model still works with them, a little worse. This page makes every classic mistake on purpose, one after the
+# other, and measures it against the right layer on the same inputs.
 #
-# The list is in `minibert/verify/mistakes/`, of rows in `wrong_rows.py`. `minibert verify --against` tries all of them
-# on the numbers of a port that differs, and says which one fits.
+# The list is in `minibert/verify/mistakes/`; the mistakes of input layers are in `wrong_rows.py`. `minibert verify
+# --against` tries all of them on the numbers of a port that differs, and names the mistake that fits.
 #
-# Mistakes that a BERT can have are measured in the BERT that you named. Mistakes that only other families can have are
-# measured in the tiny checkpoints of this project's tests: 12 to 20 numbers a row, filled at random.
+# Mistakes that a BERT can have are measured in the BERT that you named. Mistakes of other families are measured in the
+# tiny checkpoints of this project's tests: 12 to 20 random numbers a row.
 
 # %%
 import contextlib
@@ -22,11 +22,11 @@ from minibert import EmbeddingLayer
 from minibert.equations.input_layer import layer_norm
 from minibert.families.parts.plan import run
 from minibert.show import plot
-from minibert.verify.differences import compare, rms
 from minibert.verify.mistakes import MISTAKES
 from minibert.verify.mistakes.mistake import Mistake, all_places, begin, with_mistake
 from minibert.verify.mistakes.wrong_modules import one_pass
 from minibert.verify.mistakes.wrong_rows import ROWS
+from minibert.verify.report import compare, rms
 from minibert.verify.subjects import batches, tolerances
 from minibert.verify.traces import trace
 
@@ -34,7 +34,7 @@ model = study.load("bert")
 
 
 def mistaken(layer: EmbeddingLayer, name: str) -> Mistake:
-    """Find the mistake of this name that a layer can have."""
+    """Return the mistake of this name that a layer can have."""
     (at,) = all_places(layer)
     return next(mistake for mistake in MISTAKES if mistake.name == name and with_mistake(mistake, at))
 
@@ -48,12 +48,12 @@ def traced(layer: EmbeddingLayer, batch: dict[str, np.ndarray], mistake: Mistake
 # %% [markdown]
 # ## The measure
 #
-# A layer is a list of steps, and a mistake is another step in the place of one of these. The right steps and the wrong
-# ones run on the same generated batches (padding on either side, two segments, cached tokens, ...).
+# A layer is a list of steps, and a mistake replaces one of these steps. The right steps and the wrong ones run on the
+# same generated batches (padding on either side, two segments, cached tokens, ...).
 #
-# A mistake counts as found when some intermediate differs by more than rounding allows: by anything at all up to the
-# sum, by `2e-6 * max(1, |y|)` after LayerNorm. What is printed is the largest difference in the layer's *output*,
-# beside the typical size of that output (its root mean square). Their ratio can be compared from model to model.
+# A mistake counts as found if some intermediate differs by more than rounding allows: up to the sum nothing may differ,
+# after LayerNorm `2e-6 * max(1, |y|)`. The cells print the largest difference in the layer's *output*, beside the
+# typical size of that output (its root mean square). Their ratio can be compared from model to model.
 
 # %%
 measured: dict[str, tuple[str, float]] = {}  # mistake -> family, difference / size
@@ -63,7 +63,7 @@ def measure(*names: str, on: str = "") -> None:
     """Make these mistakes in a model, the named BERT or a tiny checkpoint, and print the error of each."""
     with contextlib.nullcontext(model.layer) if not on else study.tiny(on) as right:
         allowed, inputs = tolerances(right), batches(right)
-        inputs.pop("full_length", None)  # a layer that miscounts has no room for it, and says so at once
+        inputs.pop("full_length", None)  # a layer that miscounts has too few positions for it, and raises an error
         expected = {kind: trace(right, batch) for kind, batch in inputs.items()}
         outputs = {kind: list(named.values())[-1] for kind, named in expected.items()}
         size = rms(np.concatenate([output.ravel() for output in outputs.values()]))
@@ -85,9 +85,9 @@ def measure(*names: str, on: str = "") -> None:
 #
 # * dividing by `dim - 1`, the default of `torch.std` and of many tutorials
 # * both that and `eps` outside the root: `(x - mean) / (std + eps)`
-# * an `eps` that another family has
+# * the `eps` of another family
 # * no weight and bias, because old files call them `gamma` and `beta`
-# * RMSNorm, `x / sqrt(mean(x^2) + eps) * weight`: no mean is taken away
+# * RMSNorm, `x / sqrt(mean(x^2) + eps) * weight`: no mean is subtracted
 
 # %%
 measure(
@@ -99,8 +99,8 @@ measure(
 )
 
 # %% [markdown]
-# With BERT's `eps = 1e-12` it makes hardly a difference whether `eps` is under the root. With RoBERTa's 1e-5 it does,
-# and RoBERTa with BERT's 1e-12 is another mistake that shows.
+# With BERT's `eps = 1e-12` it hardly matters whether `eps` is under the root. With RoBERTa's 1e-5 it does, and a
+# RoBERTa with BERT's 1e-12 is another mistake that shows.
 
 # %%
 measure("eps outside the root", "eps 1e-12", on="roberta")
@@ -110,8 +110,8 @@ measure("eps outside the root", "eps 1e-12", on="roberta")
 #
 #     wrong:  variance = mean(x^2) - mean(x)^2
 #
-# In float32 both terms have seven digits. Where the mean is large, their difference has only a few right digits. Here
-# are rows with mean 100 and standard deviation 1:
+# In float32 both terms have seven digits. If the mean is large, their difference has only a few right digits. Here are
+# rows with mean 100 and standard deviation 1:
 
 # %%
 far = (100 + np.random.default_rng(0).integers(-16, 17, (32, 16)) / 8).astype(np.float32)
@@ -132,8 +132,8 @@ assert off > 1e-4
 #
 #     right:  x = (word + token_type) + position
 #
-# Adding in another order changes about a third of all entries, in the last bit. That is no error of the mathematics.
-# But a comparison to the bit fails then, and smaller mistakes cannot be seen: so add in the reference's order.
+# Adding in another order changes about a third of all entries, in the last bit. The mathematics is right. But a
+# comparison to the bit then fails, and hides smaller mistakes: so add in the reference's order.
 #
 # No types passed does not mean no types added: BERT then adds row 0 to every token. GPT-2 does not.
 
@@ -163,8 +163,8 @@ measure("positions by the ids instead of the mask", "mask ignored in positions",
 #
 #     right:  y = table[p + 2]
 #
-# BART uses neither of the two. OPT uses row 1: a masked token gets `p = 0 - 1`, and `table[-1 + 2]` is row 1. Row 0 is
-# used by nobody.
+# BART uses neither of the two. OPT uses row 1: a masked token gets `p = 0 - 1`, and `table[-1 + 2]` is row 1. Neither
+# uses row 0.
 
 # %%
 measure("offset of the position table missing", on="bart-encoder")
@@ -180,8 +180,8 @@ with study.tiny("opt") as opt:
 #     Vaswani et al.:  sin, cos, sin, cos, ...           Marian, Pegasus:  all sines, then all cosines
 #
 # And the angles: `p / 10000^(2i / dim)` in float32 loses the digits after the point as `p` grows
-# (`002_sinusoids_t5.py`). T5, Llama and similar models add no sinusoids at all. And where a file holds a table of
-# positions, it is read: computed sinusoids are other numbers.
+# (`002_sinusoids_t5.py`). T5, Llama and similar models add no sinusoids at all. If a file holds a table of positions,
+# that table is right: computed sinusoids differ from it.
 
 # %%
 measure("sinusoids in the other layout", "sinusoids from float32 angles", on="marian-encoder")
@@ -193,7 +193,7 @@ measure("sinusoids in the place of learned positions", on="distilbert")
 #
 #     right:  x = float32(sqrt(dim)) * word + position
 #
-# Where a family scales its word rows, it scales nothing else, and it rounds the factor to float32 first.
+# A family that scales its word rows scales nothing else, and it rounds the factor to float32 first.
 
 # %%
 measure("factor of the word rows left out", on="marian-encoder")
@@ -206,8 +206,8 @@ measure("inputs_embeds scaled", on="mbart-encoder")
 #     right:  y[i] = table[ids[i]]     also where ids[i] is the padding id
 #
 # `padding_idx` belongs to training: that row starts at zero, and the lookup gives it no gradient. An output layer that
-# uses the same table, as in `BertForMaskedLM`, does give it one. So in a trained file there may be numbers in it, and
-# the reference looks them up. If a file has several tables, the family decides which one is right.
+# uses the same table, as in `BertForMaskedLM`, does give the row a gradient. So the row may be nonzero in a trained
+# file, and the reference looks it up. If a file has several tables, the family decides which table is right.
 
 # %%
 measure("padding row zeroed", "rows of ids -1", "rows of ids +1")
@@ -226,10 +226,10 @@ measure("mask not applied to the rows", on="xlm")
 # %% [markdown]
 # ## All of them
 #
-# Each mistake's largest difference in the output, divided by the typical size of that output. 1 means: as wrong as the
-# numbers are large. Above are the mistakes of the BERT that you named: one model, the same inputs. Below are those of
-# the tiny checkpoints, one family each, whose numbers are random: there only the order of magnitude means something.
-# The mistakes with the shortest lines would never be noticed by looking at numbers.
+# Each mistake's largest difference in the output, divided by the typical size of that output. 1 means an error as large
+# as the numbers. Above are the mistakes of the BERT that you named: one model, the same inputs. Below are the mistakes
+# of the tiny checkpoints, one family each, with random numbers: only the order of magnitude means something there. The
+# mistakes with the shortest lines would never be noticed by looking at numbers.
 
 # %%
 assert {each.name for each in ROWS if each.where != "local"} <= set(measured), "each mistake of rows has been made"
@@ -266,7 +266,7 @@ assert sum(len(ax.lines[0].get_xdata()) for ax in axes) == len(measured)
 #
 # 1. Write BERT's LayerNorm with `np.std(x, axis=-1, ddof=1)`. By which factor is each number wrong, before weight and
 #    bias?
-# 2. A port of RoBERTa agrees for every text alone and differs in batches with padding on the left. Which of the
+# 2. A port of RoBERTa agrees for every single text and differs in batches with padding on the left. Which of the
 #    mistakes above fit?
 # 3. A test compares a port's output with `np.allclose(ours, theirs, atol=1e-2)`. How many of the mistakes in the named
 #    BERT pass it? (For a model with these sizes of numbers.)

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # BERT's input layer in five minutes
 #
-# After this page you can compute BERT's first layer by hand. It turns each word into a row of numbers: it looks up
+# After this page you can compute BERT's first layer by hand. It turns each word into a *row* of numbers: it looks up
 # three rows, adds them, and normalises the sum. Here is all of it for one sentence, with four numbers a row where BERT
-# has 768. They are made up, so that you can check each.
+# has 768. The numbers are made up, so that you can check each of them.
 
 # %%
 import matplotlib.pyplot as plt
@@ -17,7 +17,7 @@ sentence = ["dog", "bites", "man"]
 # %% [markdown]
 # ## Tokens
 #
-# A text is cut into *tokens*, here whole words. Each has a number, its *id*: dog is 0, bites 1, man 2. (BERT has
+# A text is cut into *tokens*, here whole words. Each token has a number, its *id*: dog is 0, bites 1, man 2. (BERT has
 # 30,522 tokens, among them pieces of words, and puts `[CLS]` before a text and `[SEP]` after it.)
 
 # %%
@@ -29,7 +29,7 @@ print(ids)
 # ## Three rows for each token
 #
 # Three tables answer three questions. *Which word?* Row 0 of `words` is dog's. *Which place?* Row 0 of `places` is for
-# the first token, whichever it is. *Which text?* Row 0 of `texts` is for a first text, row 1 for a second one, as in
+# the first token, whatever its word. *Which text?* Row 0 of `texts` is for a first text, row 1 for a second one, as in
 # question and answer. BERT learned all its rows in training.
 
 # %%
@@ -79,8 +79,8 @@ whole = bert_input(ids[None], np.zeros((1, 3), int), words, texts, places, np.on
 assert np.allclose(output, whole[0]), "BERT's formula gives the same"
 
 # %% [markdown]
-# These three rows enter BERT's first *block*, one of several in a row that change them. Each still knows its own token
-# alone: to look at others is the work of *attention*.
+# These three rows enter BERT's first *block*, one of several in a row that change them. Each row still knows only its
+# own token: to look at others is the work of *attention*.
 
 # %% [markdown]
 # ## The picture
@@ -102,9 +102,9 @@ study.show(
 # %% [markdown]
 # ## Change this
 #
-# Swap dog and man in the first cell, and run all cells again. What stays? The row of bites, and all rows of `place`
-# and `text`. What goes along? The words' rows. So dog's outer two numbers, 1.4 and -1.4, move with it, and the
-# middle two stay with the place: 0.2 and -0.2 for whichever of the two comes first.
+# Swap dog and man in the first cell, and run all cells again. What stays? The row of bites, and all rows of `place` and
+# `text`. What moves? The words' rows. So dog's outer two numbers, 1.4 and -1.4, move with dog, and the middle two stay
+# with the place: 0.2 and -0.2 for the word that comes first.
 
 # %%
 swapped = bert_input(ids[None, ::-1], np.zeros((1, 3), int), words, texts, places, np.ones(4), np.zeros(4))[0]
@@ -121,7 +121,7 @@ if sentence[1] == "bites":
 # - Places: [BERT's positions](000_bert_positions.py)
 # - Where the rows come from: [BERT's three tables are learned](learned_tables.py)
 # - Why three rows may be added: [Nine terms](011_nine_terms.py)
-# - What comes next: [Attention, one head by hand](005_attention.py)
+# - The next page: [Attention, one head by hand](005_attention.py)
 #
 # ## Exercises
 #

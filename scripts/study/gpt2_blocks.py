@@ -1,9 +1,9 @@
 # %% [markdown]
 # # GPT-2's blocks
 #
-# The same parts as in BERT's blocks (`006_blocks.py`), in another order, and with a mask: no token sees those after it.
-# This page reads a whole GPT-2 line by line, from the rows that enter its first block to the numbers that say which
-# token comes next.
+# GPT-2's blocks have the same parts as BERT's (`006_blocks.py`), in another order, and a mask: no token sees later
+# tokens. This page reads a whole GPT-2 line by line, from the rows that enter its first block to the numbers that
+# predict the next token.
 #
 # * Radford et al. 2019, *Language Models are Unsupervised Multitask Learners*: GPT-2.
 
@@ -23,8 +23,8 @@ CLOSE = 2e-5
 # %% [markdown]
 # ## Step 1: how the weights are stored
 #
-# GPT-2 stores each weight as (in, out), so a map is `x @ weight` and not `x @ weight^T`; and query, key and value are
-# the three thirds of one matrix.
+# GPT-2 stores each weight as (in, out), so a map is `x @ weight` and not `x @ weight^T`; query, key and value are the
+# three thirds of one matrix.
 
 # %%
 gpt2, ids = study.gpt2_encoder()
@@ -44,9 +44,9 @@ assert np.abs(normed @ stored.weight + stored.bias - mapped).max() < CLOSE * np.
 #     BERT     x = LayerNorm(x + attention(x))        x = LayerNorm(x + feed_forward(x))
 #     GPT-2    x = x + attention(LayerNorm(x))        x = x + feed_forward(LayerNorm(x))
 #
-# LayerNorm stands before the two parts, and x itself is never normalised: from the first block to the last it is a sum,
-# the *residual stream*, which each part reads and adds to. No token sees those after it. gelu is computed by tanh, up
-# to 5e-4 from the exact one.
+# LayerNorm comes before the two parts, and x itself is never normalised: from the first block to the last it is a sum,
+# the *residual stream*, which each part reads and adds to. No token sees later tokens. gelu is computed with tanh,
+# which differs from the exact gelu by up to 5e-4.
 
 # %%
 block, heads = study.plain_block(gpt2.stack.blocks[0]), gpt2.stack.heads
@@ -66,9 +66,9 @@ assert 3e-4 < np.abs(gelu(numbers) - gelu_tanh(numbers)).max() < 5e-4
 # %% [markdown]
 # ## Step 3: the beginning stays
 #
-# Because no token sees those after it, the vectors of a text's beginning do not change when the text goes on. So
-# GPT-2 can write word by word and keep the keys and values that it has computed: a *cache*. In BERT
-# a new word changes all vectors: ten sentences get the word "today" at their end, and every token of each moves.
+# Because no token sees later tokens, the vectors of a text's beginning do not change when the text goes on. So GPT-2
+# can write word by word and keep the keys and values that it has computed: a *cache*. In BERT a new word changes all
+# vectors: the cell adds the word "today" to the end of ten sentences, and every token of each sentence moves.
 
 # %%
 begun = gpt2([ids[:-1]])[0]
@@ -85,8 +85,8 @@ assert min(moved) > 100 * CLOSE
 # %% [markdown]
 # ## Step 4: the last norm, and the next token
 #
-# After the last block comes one more LayerNorm, `ln_f`. Each row is then compared with every word row: that gives the
-# logits, one number for each token that might come next. The word table is used twice, at the entrance and here.
+# After the last block comes one more LayerNorm, `ln_f`. Each row is then compared with every word row. The results are
+# the logits, one number for each token that might come next. The word table is used twice, at the input and here.
 #
 #     logits = LayerNorm(x) @ wte^T
 
@@ -103,4 +103,4 @@ assert logits.shape == (len(ids), gpt2.config.vocab_size)
 # ## Exercises
 #
 # 1. If both parts of a block added nothing, BERT's block would still normalise x. Would GPT-2's change it?
-# 2. Add a number to every logit of a token. What becomes of the probabilities?
+# 2. Add the same number to every logit of a token. How do the probabilities change?

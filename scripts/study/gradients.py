@@ -1,11 +1,12 @@
 """The input layer backward (backpropagation): how a loss changes when a table, a weight or an input changes.
 
-Read it beside `input_layer`; the functions are in the same order, from the leaves to the root. Each takes `grad`, the
-gradient of the loss with respect to the formula's result (same shape as that result), and gives the gradients with
-respect to the formula's inputs. Nothing is recorded while computing forward: if a formula needs a number from there, it
-computes that number again. `block_gradients` goes on with the blocks, `training` with a whole GPT-2.
+Read it beside `input_layer`; the functions are in the same order, from the leaves to the root. Each function's argument
+`grad` is the gradient of the loss with respect to the formula's result (same shape as that result); the function
+returns the gradients with respect to the formula's inputs. Nothing is recorded forward: if a formula needs a number of
+the forward pass, it computes that number again. `block_gradients` continues with the blocks, `model_gradients` with a
+whole GPT-2.
 
-Everything is the chain rule: a result that depends on x in several places adds up what comes back from each.
+Everything is the chain rule: if a result depends on x in several places, the gradients from all places are added.
 
 Sources
     Rumelhart, Hinton, Williams 1986, "Learning representations by back-propagating errors"
@@ -25,12 +26,12 @@ from minibert.equations.input_layer import Array, default_position_ids, gpt2_inp
 def lookup_gradient(grad: Array, ids: Array, rows: int, padding_idx: int | None = None) -> Array:
     """Backward of `lookup`: add each gradient to the row it came from: `g[ids[i]] += grad[i]`.
 
-    grad (..., dim), ids (...) -> (rows, dim). A row that was looked up twice receives the sum of both gradients, a
-    row that was not looked up zero. Row `padding_idx` receives zero even where it was looked up; a negative one
-    counts from the end, as in `torch.nn.Embedding`. Forward has no such rule. This is the gradient of the lookup
-    alone: where an output layer uses the same table, every row receives another gradient from there.
+    grad (..., dim), ids (...) -> (rows, dim). A row that was looked up twice receives the sum of both gradients, a row
+    that was not looked up zero. Row `padding_idx` receives zero even if it was looked up; a negative `padding_idx`
+    counts from the end, as in `torch.nn.Embedding`. The forward formula has no such rule. This is only the gradient of
+    the lookup: if an output layer uses the same table, every row receives a second gradient from there.
 
-    Raises as `check_ids`, and ValueError where grad and ids disagree in shape or padding_idx is not a row.
+    Raises the errors of `check_ids`, and ValueError if grad and ids disagree in shape or padding_idx is not a row.
 
     >>> lookup_gradient(np.array([[1.0], [2.0], [4.0]]), np.array([2, 0, 2]), rows=4)
     array([[2.],
@@ -66,10 +67,11 @@ def layer_norm_gradient(grad: Array, x: Array, weight: Array, eps: float = 1e-12
         g_x = (h - mean(h) - n * mean(h * n)) / s
         g_weight = sum(grad * n),   g_bias = sum(grad)
 
-    grad and x (..., dim), weight (dim,) -> x (..., dim), weight (dim,), bias (dim,). The means run over one row,
-    the sums over all rows. The two subtracted terms take away what LayerNorm ignores: every row of g_x sums to
-    zero (a shift of x changes nothing) and stands at a right angle to n (stretching x changes nothing, up to eps).
-    The bias itself is not needed; without one, leave its gradient. Source: Ba, Kiros, Hinton 2016, by the chain rule.
+    grad and x (..., dim), weight (dim,) -> x (..., dim), weight (dim,), bias (dim,). The means run over one row, the
+    sums over all rows. The two subtracted terms remove the directions that LayerNorm ignores: every row of g_x sums to
+    zero (a shift of x changes nothing) and is at a right angle to n (stretching x changes nothing, up to eps). The bias
+    itself is not needed; for a norm without a bias, ignore its gradient. Source: Ba, Kiros, Hinton 2016, by the chain
+    rule.
 
     >>> x, ones = np.array([[1.0, 3.0, 2.0]]), np.ones(3)
     >>> layer_norm_gradient(np.array([[0.0, 0.0, 3.0]]), x, ones, eps=0.0).x.round(4)
@@ -112,8 +114,8 @@ def project_gradient(grad: Array, x: Array, weight: Array) -> ProjectGradients:
 
         g_x = weight.T @ grad,   g_weight = sum(outer(grad, x)),   g_bias = sum(grad)
 
-    grad (..., dim), x (..., width), weight (dim, width) -> x (..., width), weight (dim, width), bias (dim,).
-    The sums run over all rows. Without a bias, leave its gradient.
+    grad (..., dim), x (..., width), weight (dim, width) -> x (..., width), weight (dim, width), bias (dim,). The sums
+    run over all rows. For a map without a bias, ignore the bias's gradient.
 
     >>> g = project_gradient(np.array([[1.0, 10.0]]), np.array([[2.0, 3.0]]), weight=np.array([[1.0, 0.0], [5.0, 1.0]]))
     >>> g.x, g.weight
@@ -152,11 +154,11 @@ def bert_input_gradient(
         x = word[input_ids] + token_type[token_type_ids] + position[0..seq-1]
         g = layer_norm_gradient(grad, x).x,   then scatter g by word, by type and by position
 
-    grad (batch, seq, dim), ids (batch, seq) -> one gradient for each table and for weight and bias. A sum hands
-    its gradient to every addend unchanged. A position row is used by every text of the batch, so its gradient is
-    the sum over the batch. All three tables learn, positions and types too. The reference's word table has
-    padding_idx 0: this layer gives the row of [PAD] no gradient, but an output layer that shares the table
-    (BertForMaskedLM) does. Source: Devlin et al. 2018, by the chain rule.
+    grad (batch, seq, dim), ids (batch, seq) -> one gradient for each table and for weight and bias. A sum passes its
+    gradient to every addend unchanged. A position row is used by every text of the batch, so its gradient is the sum
+    over the batch. All three tables learn, positions and types too. The reference's word table has padding_idx 0: this
+    layer gives the row of [PAD] no gradient, but an output layer that shares the table (BertForMaskedLM) does. Source:
+    Devlin et al. 2018, by the chain rule.
 
     Raises as `lookup_gradient`.
 
@@ -187,8 +189,8 @@ class GPT2Gradients(NamedTuple):
 def gpt2_input_gradient(grad: Array, input_ids: Array, wte: Array, wpe: Array) -> GPT2Gradients:
     """Backward of GPT-2's whole input layer: the same gradient, scattered by word and by position.
 
-    grad (batch, seq, dim), input_ids (batch, seq) -> wte (vocab, dim), wpe (positions, dim). A sum is linear, so
-    the values of the tables play no part, only their numbers of rows. GPT-2 has no padding row.
+    grad (batch, seq, dim), input_ids (batch, seq) -> wte (vocab, dim), wpe (positions, dim). A sum is linear, so the
+    values of the tables do not matter, only their numbers of rows. GPT-2 has no padding row.
 
     Raises as `lookup_gradient`.
 
@@ -210,10 +212,10 @@ def learn_word_table(
 
         loss = sum((gpt2_input(ids, wte, wpe) - target)^2) / (2 * tokens),   wte <- wte - rate * g_wte
 
-    target (batch, seq, dim), input_ids (batch, seq) -> the learned word table and the loss before each step. The table
-    passed in is left as it is. A word that stands k times among n tokens comes closer by the factor 1 - rate * k / n
-    each step: rate 1 is stable for every batch, frequent words learn first, and a word that does not occur never moves:
-    here no output layer uses the table. Where a target is possible at all, the loss falls to the rounding error.
+    target (batch, seq, dim), input_ids (batch, seq) -> the learned word table and the loss before each step. The input
+    table is not changed. The error of a word that occurs k times among n tokens shrinks by the factor 1 - rate * k / n
+    each step: rate 1 is stable for every batch, frequent words learn first, and a word that does not occur never moves,
+    because no output layer uses the table here. If some table reaches the target, the loss falls to the rounding error.
 
     >>> ids, target = np.array([[1, 1]]), np.array([[[4.0], [6.0]]])
     >>> table, losses = learn_word_table(target, ids, wte=np.zeros((2, 1)), wpe=np.array([[0.0], [2.0]]), steps=2)

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Heads: from vectors to letters
 #
-# The last block leaves a vector for each token. What a model is used for comes after it, in a *head* (not one of
-# attention): a few formulas that turn vectors into a number for each word, the logits. GPT-2's compares the vector with
-# the word table and says the next token (`gpt2_blocks.py`). BERT's says which token stands behind a mask. This page
-# computes it by hand, with `bert-words`, a small BERT whose tokens are letters; `masked.py` says how it was trained.
+# The last block leaves a vector for each token. A *head* (not an attention head) makes a model useful: a few formulas
+# that turn vectors into a number for each word, the logits. GPT-2's head compares the vector with the word table and
+# predicts the next token (`gpt2_blocks.py`). BERT's head predicts the token behind a mask. This page computes BERT's
+# head by hand, with `bert-words`, a small BERT whose tokens are letters; `masked.py` trained it.
 #
 # * Devlin et al. 2018, *BERT* ([arXiv:1810.04805](https://arxiv.org/abs/1810.04805)), section 3.1: hidden words.
 
@@ -26,8 +26,8 @@ CLOSE = 2e-5
 # %% [markdown]
 # ## Step 1: a word with a hidden letter
 #
-# `[MASK]` stands for the letter. It is a token like any other, with a row of its own, and it leaves the blocks as a
-# vector that knows its neighbours on both sides.
+# `[MASK]` stands for the letter. It is a token like any other, with its own row, and it leaves the blocks as a vector
+# that knows its neighbours on both sides.
 
 # %%
 encoder = minibert.load_encoder(masked.SHIPPED)
@@ -43,9 +43,10 @@ assert encoder.heads == ("masked_word",) and x.shape == (encoder.dim,)
 #
 #     h = LayerNorm(gelu(x @ transform^T + b)),   logits = h @ word^T + bias
 #
-# A map and a norm, then once more the table that gave each id its row. A letter's logit is large where
-# h points the way of its row. `bias` is a letter's score before its neighbours are seen: higher where it is frequent,
-# though not in that order. "t" has the most, and "e", the most frequent letter, comes seventh (rank correlation 0.80).
+# The head is a map and a norm, then once more the table that gave each id its row. A letter's logit is large if h
+# points in the direction of its row. `bias` is a letter's score before its neighbours are seen: frequent letters have a
+# higher bias, though not in exact order. "t" has the highest, and "e", the most frequent letter, comes seventh (rank
+# correlation 0.80).
 
 # %%
 stored = load_file(masked.SHIPPED / "model.safetensors")
@@ -70,7 +71,7 @@ assert encoder.tokens(order[[-1, -7]]) == ["t", "e"] and ranks[0][letters == ord
 # %% [markdown]
 # ## Step 3: probabilities
 #
-# Softmax makes probabilities of the logits; `fill` gives the largest.
+# Softmax turns the logits into probabilities; `fill` returns the largest.
 
 # %%
 chances = softmax(logits.copy())
@@ -81,12 +82,13 @@ assert [each["token"] for each in filled] == best.tolist()
 assert np.allclose([each["score"] for each in filled], chances[best], rtol=0, atol=CLOSE)
 
 # %% [markdown]
-# ## Step 4: what both sides are worth
+# ## Step 4: how much both sides help
 #
-# 2,171 words that it never saw, each of their 14,977 letters hidden once. The *loss* is the mean of -log of the
-# probability that the right letter gets: 0 where all are sure and right, log 26 = 3.26 by guessing. Counting which
-# letter follows its left neighbour gives a loss of 2.57, counting which one stands between both neighbours 1.99, and
-# the model, which sees the whole word, 1.83. The likeliest letter is the right one for 41 %.
+# The test: 2,171 words that the model never saw, with each of their 14,977 letters hidden once. The *loss* is the mean
+# of -log of the probability that the right letter gets: 0 if every guess is sure and right, log 26 = 3.26 if each
+# letter is equally likely. Counting which letter follows its left neighbour reaches a loss of 2.57, counting which
+# letter stands between both neighbours 1.99, and the model, which sees the whole word, 1.83. Its likeliest letter is
+# the right one for 41 %.
 
 # %%
 to_learn, to_test = (masked.as_ids(part) for part in training.parted(training.words()))
@@ -94,7 +96,7 @@ words = masked.one_hidden(to_test)
 text, at = np.nonzero(words.hidden)
 wanted = words.targets[text, at]
 found = encoder.logits(input_ids=words.ids, attention_mask=(words.ids != masked.PAD).astype(int))[text, at]
-counted = np.ones((masked.VOCAB,) * 3)  # each triple once more than it occurs, so that none has probability 0
+counted = np.ones((masked.VOCAB,) * 3)  # each triple counts once more than it occurs, so that none has probability 0
 inner = to_learn[:, 1:-1] >= len(masked.SPECIAL)
 np.add.at(counted, tuple(to_learn[:, begin:end][inner] for begin, end in ((0, -2), (1, -1), (2, None))), 1)
 counted = counted[:, len(masked.SPECIAL) :]  # the hidden token is a letter
@@ -117,5 +119,5 @@ assert [round(loss, 2) for loss in losses.values()] == [2.57, 1.99, 1.83] and ro
 # %% [markdown]
 # ## Exercises
 #
-# 1. Are the logits of a letter that is not hidden a prediction too?
-# 2. Two masks: is each guessed with the other one known?
+# 1. Are the logits of a visible letter a prediction too?
+# 2. A word has two masks. Does the guess for one use the guess for the other?

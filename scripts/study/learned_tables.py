@@ -14,7 +14,7 @@ from gradients import bert_input_gradient
 from minibert.equations.input_layer import sinusoidal_positions
 
 # %% [markdown]
-# ## Step 1: a phrase, and what the layer makes of it
+# ## Step 1: a phrase, and the layer's output
 
 # %%
 model = study.load("bert")
@@ -34,9 +34,9 @@ assert whole.shape == (1, seq, layer.config.hidden_size)
 # `token_type_embeddings.weight` and LayerNorm's two. (This project's tests run that line.) A fixed table would be a
 # buffer, as `position_ids` is.
 #
-# **The stored rows are no formula's values.** If the positions were sinusoids, row `p` of the file would be the
-# sinusoid of `p`, or a multiple of it: a cosine of 1 or -1. It is near 0 for every position, in both usual orders of
-# the columns. All sinusoids also have one and the same length, `sqrt(dim / 2)`, and these rows have many.
+# **The stored rows do not follow a formula.** If the positions were sinusoids, row `p` of the file would be the
+# sinusoid of `p`, or a multiple of it: a cosine of 1 or -1. The cosine is near 0 for every position, in both usual
+# orders of the columns. All sinusoids also have the same length, `sqrt(dim / 2)`, and these rows have many lengths.
 
 # %%
 table = layer.position_embeddings.weight
@@ -56,19 +56,19 @@ assert np.any(types[0] != types[1]), "and the two types are two rows, not one"
 # %% [markdown]
 # ## Step 3: how a row moves in training
 #
-# A gradient says how the loss would change if a number changed a little. It alone does not show that a table is
-# learned: a loss changes with fixed sinusoids too. But where a table *is* a parameter, the gradient is what moves it.
-# On its way back through LayerNorm and the sum it reaches every addend alike:
+# A gradient says how the loss would change if a number changed a little. A gradient alone does not show that a table is
+# learned: a loss changes with fixed sinusoids too. But if a table *is* a parameter, the gradient moves it. On its way
+# back through LayerNorm and the sum it reaches every addend unchanged:
 #
 #     x = word + token_type + position:   dL/d word = dL/d token_type = dL/d position = dL/dx
 #
-# So through this layer three rows move for each token: the row of its word, of its type and of its position. All other
-# rows get a gradient of zero, and the padding row does too, wherever it was looked up.
+# So through this layer three rows move for each token: the rows of its word, its type and its position. All other rows
+# get a gradient of zero; so does the padding row, even if it was looked up.
 #
-# That is not yet the gradient of a whole model. BERT predicts hidden words with the same word table: it compares its
-# last vectors with every row. Through that second use every word row gets a gradient, those of words that the text does
-# not have, and that of `[PAD]`. `learning.py` computes it. (This project's tests show it with the reference's
-# `BertForMaskedLM` and `GPT2LMHeadModel`.) Positions and types are used in this layer only.
+# This is not yet the gradient of a whole model. BERT predicts hidden words with the same word table: it compares its
+# last vectors with every row. Through this second use every word row gets a gradient, even the rows of `[PAD]` and of
+# words that are not in the text. `learning.py` computes it. (This project's tests show it with the reference's
+# `BertForMaskedLM` and `GPT2LMHeadModel`.) Positions and types are used only in this layer.
 
 # %%
 tables = [
@@ -88,5 +88,5 @@ assert np.all(np.any(gradients.position[:seq] != 0, axis=-1)) and not np.any(gra
 # %% [markdown]
 # ## Exercises
 #
-# 1. The phrase has the token "i" twice. Whose gradient does its word row get?
+# 1. The phrase has the token "i" twice. Which gradient does its word row get?
 # 2. Padding is looked up. Which rows does it move through this layer?

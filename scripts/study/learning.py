@@ -1,15 +1,15 @@
 # %% [markdown]
 # # How the tables are learned
 #
-# A table of embeddings begins as random numbers. What it holds in the end comes from one rule, repeated many times:
-# ask how the loss would change if a number of the table changed, and move that number a little the other way. The
-# answers for all numbers are the *gradient*.
+# A table of embeddings begins as random numbers. One rule, repeated many times, makes it useful: ask how the loss would
+# change if a number of the table changed, and move that number a little the other way. The answers for all numbers are
+# the *gradient*.
 #
-# How does one ask that? Where y grows 3 times as fast as x, and the loss 2 times as fast as y, the loss grows 6 times
-# as fast as x: factors are multiplied. Where x is used in two places, the two effects are added. So one goes from the
-# loss back, formula by formula, and hands to each what came back so far: that is *backpropagation*. This file takes the
-# formulas of the input layer backward, checks one of them by hand, and lets plain gradient descent find a table. At the
-# end it looks at what the output layer adds, which uses the same table.
+# How are these answers computed? If y grows 3 times as fast as x, and the loss 2 times as fast as y, the loss grows 6
+# times as fast as x: factors are multiplied. If x is used in two places, the two effects are added. So we go back from
+# the loss, formula by formula, and pass each formula the gradient of its result: this is *backpropagation*. This file
+# goes backward through the formulas of the input layer, checks one of them by hand, and finds a table by plain gradient
+# descent. At the end it looks at the output layer, which uses the same table and adds to its gradient.
 #
 # The formulas are in `gradients.py` beside this file, in the order of `minibert/equations/input_layer.py`.
 # No model is needed here.
@@ -53,7 +53,7 @@ assert wrong.ravel().tolist() == [2.0, 0.0, 4.0, 0.0], "the 1 is lost"
 #     g_x = (h - mean(h) - n * mean(h * n)) / s
 #
 # Add a constant to a row, or multiply its distance from the mean: LayerNorm gives the same result (`eps` aside). So no
-# loss after it changes either. Therefore the gradient of a row sums to zero, and is at a right angle to the row.
+# loss after it changes either. Therefore the gradient of a row sums to zero and is at a right angle to the row.
 
 # %%
 x, weight, grad = (generator.standard_normal(shape) for shape in ((5, 16), (16,), (5, 16)))
@@ -65,7 +65,8 @@ assert np.abs(np.vecdot(gradient, centred)).max() < 1e-9
 # %% [markdown]
 # ## Step 3: is the formula right? Try it
 #
-# A gradient says what a small change does. So make one: add `h` to a single number, subtract it, and compare.
+# A gradient predicts the effect of a small change. So make a small change: add `h` to a single number, subtract `h`
+# from it, and compare.
 #
 #     dL/dx = (L(x + h) - L(x - h)) / (2 h)      up to an error of the size h^2
 
@@ -83,8 +84,8 @@ assert np.abs(gradient - tried).max() < 1e-7
 # %% [markdown]
 # ## Step 4: a table to find
 #
-# Somebody has a word table and hides it. We see only what GPT-2's input layer makes of it for 64 texts. Eight of the 50
-# words never occur in them. The numbers are made up; there is no trained model in this file.
+# Somebody hides a word table from us. We see only the output of GPT-2's input layer with this table, for 64 texts.
+# Eight of the 50 words never occur in them. The numbers are made up; there is no trained model in this file.
 
 # %%
 vocab, dim, length, texts, unseen = 50, 32, 16, 64, 8
@@ -103,9 +104,9 @@ assert input_ids.max() < vocab - unseen
 #     loss = sum((gpt2_input(ids, wte, wpe) - target)^2) / (2 * tokens)
 #     wte <- wte - rate * dL/d wte
 #
-# Three hundred times, from a table of zeros. The loss falls in every step. The line in the picture bends because
-# frequent words are learned first. If a word is the share `s` of all tokens, each step leaves the factor `1 - rate *
-# s` of its error.
+# We take three hundred steps from a table of zeros. The loss falls in every step. The line in the picture bends because
+# frequent words are learned first. If a word is the share `s` of all tokens, each step multiplies its error by `1 -
+# rate * s`.
 
 # %%
 rate, steps = 1.0, 300
@@ -124,10 +125,10 @@ ax.spines[["top", "right"]].set_visible(False)
 study.show(ax, "loss", of="made-up tables, no model", alt="a curve: the loss falls with the steps of training")
 
 # %% [markdown]
-# ## Step 6: what was found
+# ## Step 6: the rows that were found
 #
 # The rows of frequent words are found. The rows of rare words are on their way. The rows of words that never occurred
-# are still what they were at first, zeros: the lookup gives them no gradient.
+# are still zeros, as at the start: the lookup gives them no gradient.
 #
 # In a trained BERT or GPT-2 they do move. Step 7 shows why.
 
@@ -153,17 +154,17 @@ study.show(
 # ## Step 7: the same table at the output
 #
 # BERT learns to predict hidden words, GPT-2 the next word. Both compare a vector `h` of a token with every row of the
-# word table, the one of the input layer. (In GPT-2 `h` is the last hidden state. BERT changes it once more, by a map
-# and a norm, and adds a learned number for each word to the logits.)
+# input layer's word table. (In GPT-2 `h` is the last hidden state. BERT passes it through one more map and norm, and
+# adds a learned number for each word to the logits.)
 #
 #     logits = h @ wte^T,   p = softmax(logits),   loss = -log p[right word]
 #     g_wte[w] = (p[w] - 1) * h   for the right word,     g_wte[w] = p[w] * h   for every other word
 #
-# Softmax gives no word a probability of 0. So every row gets a gradient, of words that never occurred and of `[PAD]`
-# too. It pushes the rows of the wrong words away from `h`, each by its probability. So in a trained file no row is what
-# it was at first. (This project's tests see it in the reference: in `BertForMaskedLM` and in `GPT2LMHeadModel` all rows
-# of words that are not in the batch get a gradient.) Rows that nothing shares, as those of positions, have no such
-# second source.
+# Softmax gives no word a probability of 0. So every row gets a gradient, even the rows of `[PAD]` and of words that
+# never occurred. The gradient pushes the rows of the wrong words away from `h`, each by its probability. So in a
+# trained file no row still has its first values. (This project's tests check this in the reference: in
+# `BertForMaskedLM` and in `GPT2LMHeadModel` all rows of words that are not in the batch get a gradient.) The position
+# rows are used only in the input layer, so they get no second gradient.
 
 # %%
 h = generator.standard_normal(dim)

@@ -2,9 +2,9 @@
 
     python scripts/study/masked.py      a few minutes on two cores; writes bert-words in build/study/
 
-Its words are those of `training.py`, in the same two parts. The formulas are `minibert.equations`, forward and
-backward, and `adam` for the step. BERT's paper leaves some of the hidden letters as they are; here `[MASK]` stands for
-each of them. gelu is computed by tanh, as in GPT-2.
+It learns the words of `training.py`, in the same two parts. The formulas are `minibert.equations`, forward and
+backward, and `adam` for the step. BERT's paper leaves some of the hidden letters unchanged; here `[MASK]` replaces each
+of them. gelu is computed with tanh, as in GPT-2.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from minibert.equations.activations import gelu_tanh
 from minibert.equations.blocks import (
     Affine,
     Block,
+    Linear,
     additive_mask,
     feed_forward,
     linear,
@@ -48,7 +49,7 @@ STEPS, BATCH, HIDDEN = 2500, 128, 0.2
 
 
 class Masked(NamedTuple):
-    """Words with hidden letters: ids as the model sees them, the true ones, and which are hidden; (words, seq)."""
+    """Words with hidden letters: the ids that the model sees, the true ids, and a mask of the hidden; (words, seq)."""
 
     ids: Array
     targets: Array
@@ -56,7 +57,7 @@ class Masked(NamedTuple):
 
 
 def as_ids(words: Sequence[str]) -> Array:
-    """Give each word as ids: `[CLS]`, the letters, `[SEP]`, and padding: (words, 17)."""
+    """Convert each word to ids: `[CLS]`, the letters, `[SEP]`, and padding: (words, 17)."""
     ids = np.full((len(words), POSITIONS), PAD)
     for row, word in zip(ids, words, strict=True):
         row[: len(word) + 2] = [CLS, *(len(SPECIAL) + training.LETTERS.index(letter) for letter in word), SEP]
@@ -64,7 +65,7 @@ def as_ids(words: Sequence[str]) -> Array:
 
 
 def masked(ids: Array, random: np.random.Generator) -> Masked:
-    """Hide each letter with probability 1/5, and at least one of a word."""
+    """Hide each letter with probability 1/5, and at least one letter of a word."""
     chance = np.where(ids >= len(SPECIAL), random.random(ids.shape), 1.0)
     hidden = chance <= np.maximum(HIDDEN, chance.min(axis=1, keepdims=True))
     return Masked(np.where(hidden, MASK, ids), ids, hidden)
@@ -84,8 +85,8 @@ def random_weights(seed: int = 0) -> BertWeights:
     def table(rows: int) -> Array:
         return (0.02 * random.standard_normal((rows, DIM))).astype(np.float32)
 
-    def dense(out: int, into: int) -> Affine:
-        return Affine((0.1 * random.standard_normal((out, into))).astype(np.float32), np.zeros(out, np.float32))
+    def dense(out: int, into: int) -> Linear:
+        return Linear((0.1 * random.standard_normal((out, into))).astype(np.float32), np.zeros(out, np.float32))
 
     norm = Affine(np.ones(DIM, np.float32), np.zeros(DIM, np.float32))
     square, up, down = (DIM, DIM), (4 * DIM, DIM), (DIM, 4 * DIM)
@@ -95,12 +96,12 @@ def random_weights(seed: int = 0) -> BertWeights:
 
 
 def vector_of(weights: Any) -> Array:
-    """Join all arrays of a model, or of its gradient, to one vector."""
+    """Concatenate all arrays of a model, or of its gradient, to one vector."""
     return weights.ravel() if isinstance(weights, np.ndarray) else np.concatenate([vector_of(part) for part in weights])
 
 
 def model_of(vector: Array, like: Any = None) -> Any:
-    """Cut a vector into the arrays of a model: views, in the order of `vector_of`."""
+    """Split a vector into the arrays of a model: views, in the order of `vector_of`."""
     like = random_weights() if like is None else like
     if isinstance(like, np.ndarray):
         return vector.reshape(like.shape)
@@ -120,7 +121,7 @@ class Forward(NamedTuple):
 
 
 def forward(weights: BertWeights, words: Masked) -> Forward:
-    """Compute the logits of the hidden letters alone."""
+    """Compute the logits of only the hidden letters."""
     types, mask = np.zeros_like(words.ids), _mask(words)
     x = bert_input(words.ids, types, weights.word, weights.token_type, weights.position, *weights.norm, EPS)
     entered = []
@@ -143,7 +144,7 @@ def losses(weights: BertWeights, words: Masked) -> Array:
 
 
 def block_gradient(grad: Array, x: Array, block: Block, mask: Array) -> tuple[Array, Block]:
-    """Backward of `post_norm_block`: each norm, then the sum, which passes its gradient to x and to the part."""
+    """Backward of `post_norm_block`: each norm, then the sum, which passes its gradient to x and to the sublayer."""
     added = x + self_attention(x, block, HEADS, mask)
     middle = layer_norm(added, *block.norm_1, EPS)
     worked = middle + feed_forward(middle, block.up, block.down, gelu_tanh)
@@ -175,13 +176,13 @@ def loss_and_gradient(weights: BertWeights, words: Masked) -> tuple[float, BertW
     rows = bert_input_gradient(grad, words.ids, np.zeros_like(words.ids), *tables, weights.norm.weight, EPS)
     gradient = BertWeights(
         rows.word + decoder.weight, rows.token_type, rows.position, Affine(rows.weight, rows.bias), found,
-        Affine(dense.weight, dense.bias), Affine(head_norm.weight, head_norm.bias), decoder.bias,
+        Linear(dense.weight, dense.bias), Affine(head_norm.weight, head_norm.bias), decoder.bias,
     )  # fmt: skip
     return float(cross_entropy(logits, targets).mean()), gradient
 
 
 def train(ids: Array, steps: int = STEPS, seed: int = 0) -> Iterator[tuple[float, Array]]:
-    """Give after each step the loss before it and the weights after it, as one vector."""
+    """Yield after each step the loss before it and the weights after it, as one vector."""
     random, vector = np.random.default_rng(seed), vector_of(random_weights(seed))
     mean, square = np.zeros_like(vector), np.zeros_like(vector)
     for step in range(1, steps + 1):
@@ -217,7 +218,7 @@ TOKENIZER_CONFIG = {
 
 
 def tensors_of(weights: BertWeights) -> dict[str, Array]:
-    """Name the arrays as BERT's files do."""
+    """Name the arrays as in BERT's files."""
     inputs, head = "bert.embeddings", "cls.predictions"
     maps = {f"{inputs}.LayerNorm": weights.norm, f"{head}.transform.dense": weights.transform}
     maps[f"{head}.transform.LayerNorm"] = weights.transform_norm
@@ -240,7 +241,7 @@ def save(weights: BertWeights, folder: Path) -> Path:
 
 
 def write_tokenizer(path: Path) -> None:
-    """Write a tokenizer of letters: `[CLS]` before a text, `[SEP]` after it, `[UNK]` for all that is no letter."""
+    """Write a tokenizer of letters: `[CLS]` before a text, `[SEP]` after it, `[UNK]` for every other character."""
     from tokenizers import AddedToken, Tokenizer, models, normalizers, processors
 
     vocab = {token: i for i, token in enumerate((*SPECIAL, *training.LETTERS))}

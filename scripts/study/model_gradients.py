@@ -1,7 +1,7 @@
 """A GPT-2 learns: the whole model backward, and then a step: its gradients clipped, by Adam or AdamW.
 
 Read `block_gradients` first: `gpt2_model_gradient` calls its functions in the reverse order of `gpt2_model`. Gradients
-come in the same tuples as weights. `dropout` is what many models add to all this while they learn.
+come in the same tuples as weights. Many models add `dropout` to all this while they learn.
 
 Sources
     Rumelhart, Hinton, Williams 1986, "Learning representations by back-propagating errors"
@@ -30,10 +30,10 @@ def gpt2_model_gradient(
 ) -> Gpt2Weights:
     """Backward of the whole `gpt2_model`, from the logits to the tables: a gradient for every array of the weights.
 
-    grad (batch, seq, vocab), input_ids (batch, seq) -> `Gpt2Weights` of gradients. The word table is used twice, where
-    ids become rows and where rows become logits, so its gradient is a sum: from the logits every row gets one, from the
-    lookup each row that was looked up. No token sees those after it, so padding at the end changes nothing before it:
-    give its positions grad 0. A block's input is all that is kept of the way forward.
+    grad (batch, seq, vocab), input_ids (batch, seq) -> `Gpt2Weights` of gradients. The word table is used twice, for
+    the lookup and for the logits, so its gradient is a sum: the logits contribute to every row, the lookup to each row
+    that was looked up. No token sees later tokens, so padding at the end changes nothing before it: set grad to 0 at
+    its positions. Only the blocks' inputs are kept from the forward pass.
 
     Raises as `lookup_gradient`.
 
@@ -46,7 +46,7 @@ def gpt2_model_gradient(
     wte, wpe, blocks, last_norm = weights
     x = gpt2_input(input_ids, wte, wpe)
     mask = additive_mask(np.tri(x.shape[1], dtype=bool), x.dtype)
-    entered = []  # what entered each block
+    entered = []  # each block's input
     for block in blocks:
         entered.append(x)
         x = pre_norm_block(x, block, heads, eps, mask=mask)
@@ -62,12 +62,12 @@ def gpt2_model_gradient(
 
 
 def dropout(x: Array, keep: Array, rate: float) -> Array:
-    """Set numbers to 0 at random while a model learns: `y = x / (1 - rate) where keep, else 0`.
+    """Set numbers to 0 at random while a model learns: `y = x / (1 - rate) if keep, else 0`.
 
     x and keep of any one shape -> the same; keep is True with probability 1 - rate, drawn anew in each step:
-    `random.random(x.shape) >= rate`. The division keeps the mean as it is, so a trained model leaves nothing out and
-    needs no other factor. Backward is the same formula, of the gradient. BERT and GPT-2 have it with rate 0.1 after
-    their input layer, on attention's probabilities and on what each part adds.
+    `random.random(x.shape) >= rate`. The division preserves the mean, so a trained model leaves nothing out and needs
+    no other factor. Backward is the same formula, applied to the gradient. BERT and GPT-2 use rate 0.1 after their
+    input layer, on attention's probabilities and on the output of each sublayer.
 
     Raises ValueError for a rate outside 0 <= rate < 1. Source: Srivastava et al. 2014.
 
@@ -84,8 +84,8 @@ def clipped_gradients(gradients: Sequence[Array], longest: float) -> list[Array]
 
         length = sqrt(sum of the squares of all numbers of all gradients)
 
-    Arrays of any shapes -> the same shapes. The direction of the step stays; one odd batch cannot throw the weights far
-    off. torch divides by length + 1e-6.
+    Arrays of any shapes -> the same shapes. The direction of the step stays the same; a single odd batch cannot move
+    the weights far. torch divides by length + 1e-6.
 
     Raises ValueError for a `longest` that is not above 0. Source: Pascanu et al. 2012.
 
@@ -111,14 +111,14 @@ def adam(
     weight: Array, grad: Array, mean: Array, square: Array, step: int, rate: float,
     beta_1: float = 0.9, beta_2: float = 0.999, eps: float = 1e-8,
 ) -> AdamStep:  # fmt: skip
-    """Take one step against the gradient, larger for a weight whose past gradients agree.
+    """Compute one step against the gradient, larger for a weight whose past gradients agree.
 
         mean = beta_1 mean + (1 - beta_1) grad,   square = beta_2 square + (1 - beta_2) grad^2
         weight = weight - rate * (mean / (1 - beta_1^step)) / (sqrt(square / (1 - beta_2^step)) + eps)
 
-    Arrays of any one shape -> three of it; `mean` and `square` are zeros before step 1. Both begin too small, which the
-    divisions by `1 - beta^step` make good. Where all gradients were equal a weight moves by `rate`, whatever their
-    size; where they point both ways it hardly moves. Raises ValueError for a step below 1. Source: Kingma, Ba 2014.
+    Arrays of any one shape -> three of it; `mean` and `square` are zeros before step 1. Both averages begin too small;
+    the divisions by `1 - beta^step` correct this. If all gradients were equal, a weight moves by `rate`, whatever their
+    size; if their signs differ, it hardly moves. Raises ValueError for a step below 1. Source: Kingma, Ba 2014.
 
     >>> adam(np.array([5.0, 5.0]), np.array([100.0, -0.01]), np.zeros(2), np.zeros(2), step=1, rate=0.5).weight.round(3)
     array([4.5, 5.5])
@@ -135,11 +135,11 @@ def adamw(
     weight: Array, grad: Array, mean: Array, square: Array, step: int, rate: float, decay: float = 0.01,
     beta_1: float = 0.9, beta_2: float = 0.999, eps: float = 1e-8,
 ) -> AdamStep:  # fmt: skip
-    """Take the step of `adam` from a weight that is first pulled towards 0: `weight = weight - rate * decay * weight`.
+    """Compute a step of `adam` from a weight that is first pulled towards 0: `weight = weight - rate * decay * weight`.
 
-    As `adam`. A weight that nothing in the data needs dies away (weight decay). Added to the loss as decay / 2 *
-    weight^2 the pull would be divided as a gradient is, and be weak where gradients are large: that is the older way.
-    Often biases and norms get decay 0. Raises as `adam`. Source: Loshchilov, Hutter 2017.
+    As `adam`. A weight that the data does not need decays to 0 (weight decay). The older method adds decay / 2 *
+    weight^2 to the loss; Adam then divides this pull like a gradient, so it is weak if gradients are large. Biases and
+    norms often get decay 0. Raises as `adam`. Source: Loshchilov, Hutter 2017.
 
     >>> none = np.zeros(1)
     >>> adamw(np.array([10.0]), none, none, none, step=1, rate=0.5, decay=0.1).weight

@@ -2,9 +2,10 @@
 
     sh scripts/study/build                          all of them
     sh scripts/study/build 003_bert_step_by_step    some
+    sh scripts/study/build --new                    those whose files have changed since they were made
     sh scripts/study/build --lab                    the lab's notebooks with blanks, and with answers in a folder apart
 
-Needs the extra `study`, and `lab` to open the lab; that command installs them. Which models: `study.py` says.
+Needs the extra `study`, and `lab` to open the lab; that command installs them. `study.py` chooses the models.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-# what the study files need
+# packages of the study files
 BACKWARD = ("gradients.py", "block_gradients.py", "model_gradients.py")
 SHARED = (
     *("study.py", "probes.py", "texts.py", *BACKWARD, "training.py", "masked.py"),
@@ -33,26 +34,34 @@ README = (HERE / "README.md").read_text("utf-8")
 ORDER, PLACE = (
     "Read in this order",
     r"\| (\d*) ?\| \[(.+)\]\((\w+)\.py\) \|.*",
-)  # a row of its table, which says it for all
+)  # a row of the README's table, with the page's title
 ROWS = [row for line in README.splitlines() if (row := re.match(PLACE, line))]
 STUDIES = {row[3]: row[2] for row in ROWS}
 TITLES = {row[3]: row[2] for row in ROWS if row[1]}  # in the order of reading
 LAB = sorted(path.stem for path in (HERE / "lab").glob("[0-9]_*.py"))
+# a study -> text and options of the page of `minibert explain --html` that stands beside it
+LIVE: dict[str, tuple[str, ...]] = {
+    "003_bert_step_by_step": ("We lived above the clouds",),
+    "where_heads_look": ("The bank of the river was muddy.",),
+    "006_blocks": ("The bank of the river was muddy.", "--beside", "The bank raised its interest rates."),
+    "gpt2_blocks": ("muddy", "-m", "scripts/study/gpt2-words"),
+    "heads": ("questi[MASK]n", "-m", "scripts/study/bert-words"),
+}
 VARIABLES = ("MINIBERT_BERT", "MINIBERT_MODEL", "MINIBERT_GPT2", "MINIBERT_T5")
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
-# colours turned over where a reader wants them dark, and pictures turned back: the text names their colours
+# invert colours for readers with a dark theme, and invert pictures back: the text names their colours
 DARK = (
     "<style>@media (prefers-color-scheme: dark) {"
     " html { background: white; filter: invert(1); }"
     " img { filter: invert(1); } }</style>"
 )
-NO_WORDS = "No description has been provided for this image"  # what the exporter writes
-AT_ONCE = 2  # notebooks, each in a process of its own
-LONGEST = 300  # seconds that a cell may take, on a machine that is busy with other things
+NO_WORDS = "No description has been provided for this image"  # the exporter's output
+AT_ONCE = 2  # notebooks at once, each in its own process
+LONGEST = 300  # the longest time of a cell in seconds, on a busy machine
 
 
 def executed(name: str, folder: Path) -> Any:
-    """Run one study file as a notebook, its answers too: its cells with all that they print and draw."""
+    """Run one study file and its answers as a notebook; return its cells with all their prints and pictures."""
     import jupytext
     import nbclient
 
@@ -65,13 +74,13 @@ def executed(name: str, folder: Path) -> Any:
         timeout=LONGEST,
         kernel_name=KERNEL["name"],
         resources={"metadata": {"path": str(folder)}},
-        extra_arguments=["--Application.log_level=ERROR"],  # a kernel has nothing to tell a reader
+        extra_arguments=["--Application.log_level=ERROR"],  # a kernel's messages are of no use to a reader
     ).execute()
     return notebook
 
 
 def without_answers(notebook: Any) -> Any:
-    """Give a copy of a study that ends with its exercises: a sheet that can be homework."""
+    """Return a copy of a study that ends with its exercises: a sheet for homework."""
     copy = deepcopy(notebook)
     begin = next(i for i, cell in enumerate(copy.cells) if cell.source.startswith("## Answers"))
     del copy.cells[begin:]
@@ -79,7 +88,7 @@ def without_answers(notebook: Any) -> Any:
 
 
 def with_neighbours(notebook: Any, name: str, titles: dict[str, str], suffix: str) -> Any:
-    """Give a copy of a notebook with links to its neighbours in an order, under its title and at its end."""
+    """Return a copy of a notebook with links to the previous and next page, under its title and at its end."""
     from nbformat.v4 import new_markdown_cell
 
     names, links = list(titles), [f"[{ORDER.lower()}](index.html)"] if titles is TITLES else []
@@ -88,6 +97,8 @@ def with_neighbours(notebook: Any, name: str, titles: dict[str, str], suffix: st
         links.insert(0, f"before: [{titles[names[place - 1]]}]({names[place - 1]}{suffix})")
     if place + 1 < len(names):
         links.append(f"next: [{titles[names[place + 1]]}]({names[place + 1]}{suffix})")
+    if name in LIVE:
+        links.append(f"[a page to click through]({name}-live.html)")
     copy, text = deepcopy(notebook), " · ".join(links)
     for cell in copy.cells:
         if cell.cell_type == "markdown":
@@ -101,7 +112,7 @@ def with_neighbours(notebook: Any, name: str, titles: dict[str, str], suffix: st
 
 
 def index() -> str:
-    """Make the index of all pages: README's table, whose links lead to the pages beside it."""
+    """Write the index of all pages: README's table, with links to the pages beside it."""
     from nbformat.v4 import new_markdown_cell, new_notebook
 
     rows = "\n".join(line for line in README.splitlines() if re.match(PLACE, line))
@@ -110,10 +121,10 @@ def index() -> str:
 
 
 def page(notebook: Any, title: str) -> str:
-    """Make one HTML page that needs no network: it contains styles and pictures, and no script."""
+    """Write one HTML page that needs no network: it contains styles and pictures, and no script."""
     from nbconvert import HTMLExporter
 
-    # these three would be loaded from elsewhere; no study file has what they draw
+    # these three would be loaded from the network; no study file needs them
     exporter = HTMLExporter(mathjax_url="", require_js_url="", mermaid_js_url="", embed_images=True)
     shown = deepcopy(notebook)
     shown.cells = [folded(cell) if "folded" in cell.metadata.get("tags", ()) else cell for cell in shown.cells]
@@ -123,16 +134,16 @@ def page(notebook: Any, title: str) -> str:
 
 
 def folded(cell: Any) -> Any:
-    """Hide the code of a cell, which JupyterLab folds by its metadata, behind a line of a page that opens it."""
+    """Fold a cell's code on the page too, behind a line that opens it; JupyterLab folds it by its metadata."""
     from nbformat.v4 import new_markdown_cell
 
-    lines = [line for line in cell.source.splitlines() if line]  # an empty one would end a block of HTML in Markdown
+    lines = [line for line in cell.source.splitlines() if line]  # an empty line would end a block of HTML in Markdown
     code = f"<pre>{escape(chr(10).join(lines))}</pre>"
     return new_markdown_cell(f"<details><summary>{len(lines)} lines of code</summary>{code}</details>", id=cell.id)
 
 
 def described(notebook: Any, html: str) -> str:
-    """Give each picture of a page its words, which the exporter leaves in the notebook (nbconvert 7.17)."""
+    """Add each picture's alternative text to the page; the exporter leaves it in the notebook (nbconvert 7.17)."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     drawn = [output for output in outputs if "image/png" in output.get("data", {})]
     words = [output.metadata.get("image/png", {}).get("alt", NO_WORDS) for output in drawn]
@@ -140,8 +151,33 @@ def described(notebook: Any, html: str) -> str:
     return first + "".join(f'alt="{escape(alt)}"{part}' for alt, part in zip(words, rest, strict=bool(rest)))
 
 
+def explained(name: str) -> str:
+    """Return the command that writes the page to click through of a study, as a reader types it."""
+    return shlex.join(["minibert", "explain", *LIVE[name], "--html", "page.html"]).replace("'", '"')
+
+
+def write_live(name: str, folder: Path) -> None:
+    """Write the page to click through of a study beside it; raise where `minibert explain` fails."""
+    from minibert.cli import main as minibert
+
+    model = os.environ.get("MINIBERT_BERT") or os.environ.get("MINIBERT_MODEL") or "bert-base-uncased"
+    words = [str(HERE.parents[1] / word) if word.startswith("scripts/") else word for word in LIVE[name]]
+    words += [] if "-m" in words else ["-m", model]
+    if minibert(["explain", *words, "--html", str(folder / f"{name}-live.html")]):
+        raise SystemExit(f"no page to click through for {name}: {explained(name)} failed, its words are above")
+
+
+def is_new(name: str, folder: Path) -> bool:
+    """Check whether a study was made, and none of its files has changed since."""
+    made = folder / "answers" / f"{name}.ipynb"
+    sources = (f"{name}.py", f"answers/{name}.py", "notebooks.py", *SHARED)
+    return made.is_file() and all(
+        (HERE / source).stat().st_mtime <= made.stat().st_mtime for source in sources if (HERE / source).exists()
+    )
+
+
 def put(folder: Path, *names: str) -> None:
-    """Put the files that notebooks need beside them, and the BERT: the folder can be moved as a whole."""
+    """Write the files that notebooks need beside them, and the BERT: the folder can be moved as a whole."""
     for name in names:
         source, beside = HERE / name, folder / Path(name).name
         if source.is_dir():
@@ -156,7 +192,7 @@ def put(folder: Path, *names: str) -> None:
 
 
 def _same(source: str, beside: str) -> None:
-    """Link a file under a second name, or copy it where the disk cannot: a model is large."""
+    """Link a file under a second name, or copy it if the disk has no links: a model is large."""
     try:
         os.link(os.path.realpath(source), beside)
     except OSError:
@@ -164,7 +200,7 @@ def _same(source: str, beside: str) -> None:
 
 
 def answers_in(folder: Path) -> Path:
-    """Make the folder of the answers with relative links to the shared files, which hold where the whole is moved."""
+    """Make the folder of the answers with relative links to the shared files, so that the whole can be moved."""
     answers = folder / "answers"
     answers.mkdir(exist_ok=True)
     for beside in folder.iterdir():
@@ -175,7 +211,7 @@ def answers_in(folder: Path) -> Path:
 
 
 def make_lab(folder: Path) -> None:
-    """Write the lab's notebooks with their blanks open, and executed ones with all answers in the folder `answers`."""
+    """Write the lab's notebooks with blanks, and in the folder `answers` executed notebooks with all answers."""
     import jupytext
     import nbformat
     from lab.blanks import opened
@@ -200,6 +236,7 @@ def make_lab(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="make the study files into executed notebooks and HTML pages")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(STUDIES)} (default: all)")
+    parser.add_argument("--new", action="store_true", help="leave out those whose files have not changed since")
     parser.add_argument("--lab", action="store_true", help="make the lab alone, in the folder lab of FOLDER")
     parser.add_argument("--output", type=Path, default=HERE.parents[1] / "build" / "study", metavar="FOLDER")
     arguments = parser.parse_args()
@@ -207,27 +244,31 @@ def main() -> None:
         parser.error(f"no study file {', '.join(unknown)}; there are {', '.join(STUDIES)}")
     folder: Path = arguments.output.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    os.environ.pop("MPLBACKEND", None)  # with a backend of the caller's the notebooks would show no pictures
-    for variable in VARIABLES:  # a notebook runs in another folder than this command
+    os.environ.pop("MPLBACKEND", None)  # with the caller's backend the notebooks would show no pictures
+    for variable in VARIABLES:  # a notebook does not run in this command's folder
         if (named := os.environ.get(variable)) and Path(named).is_dir():
             os.environ[variable] = str(Path(named).absolute())
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the threads of small products would wait for each other
     if arguments.lab:
         make_lab(folder / "lab")
         return
+    names = arguments.names or list(STUDIES)
+    if arguments.new and not (names := [name for name in names if not is_new(name, folder)]):
+        return
     put(folder, *SHARED)
     answers = answers_in(folder)
     import nbformat
 
-    names = arguments.names or list(STUDIES)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for name, filled in zip(names, pool.map(lambda name: executed(name, folder), names), strict=True):
             notebook = without_answers(filled)
             nbformat.write(with_neighbours(notebook, name, TITLES, ".ipynb"), folder / f"{name}.ipynb")
             html = page(with_neighbours(notebook, name, TITLES, ".html"), STUDIES[name])
             (folder / f"{name}.html").write_text(html, encoding="utf-8")
-            nbformat.write(filled, answers / f"{name}.ipynb")
             (answers / f"{name}.html").write_text(page(filled, f"{STUDIES[name]}: answers"), encoding="utf-8")
+            if name in LIVE:
+                write_live(name, folder)
+            nbformat.write(filled, answers / f"{name}.ipynb")  # last: a study is new by the date of this file
             print(folder / f"{name}.html", flush=True)
     (folder / "index.html").write_text(index(), encoding="utf-8")
     print(folder / "index.html")

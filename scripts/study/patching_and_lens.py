@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Patching and the lens
 #
-# `008_what_does_a_head_do.py` takes parts of a model away. Here one text's values are put in the place of another's
-# (*activation patching*), and the hidden state of every block is asked what it would predict (*lens*): both say in
-# which hidden states something is known. Each finding is tried on nine or ten texts or words.
+# `008_what_does_a_head_do.py` removes parts of a model. Here one text's values replace another's (*activation
+# patching*), and the hidden state of every block is asked what it would predict (*lens*): both show in which hidden
+# states something is known. Each finding is tried on nine or ten texts or words.
 #
 # * Meng et al. 2022, *Locating and Editing Factual Associations in GPT*
 #   ([arXiv:2202.05262](https://arxiv.org/abs/2202.05262)): values of one run put into another.
@@ -28,17 +28,17 @@ encoder = minibert.load_encoder(model.source)
 blocks = len(encoder.stack.blocks)
 
 # %% [markdown]
-# ## Step 1: patching, or where the difference sits
+# ## Step 1: patching, or where the difference is
 #
-# Two texts differ in one word. Run the second, but give that one token, where it enters block `i`, the vector that it
-# has in the first. How far does this move the second text towards the first? Before block 0 all
-# the way: there nothing else differs. After the last block only as far as the token's own part of the mean.
+# Two texts differ in one word. Run the second text, but replace that token's vector before block `i` by its vector from
+# the first text. How far does this move the second text towards the first? Before block 0 it moves all the way, because
+# nothing else differs there. After the last block it moves only by the token's own part of the mean.
 #
-# In all-MiniLM-L6-v2, for "river" and "city", it is still 0.90 before the last block, and 0.36 after it. Of ten such
-# pairs it is 0.64 to 0.99 before the last block, 0.25 to 0.43 after it, and in all ten the last block is the one that
-# takes the most. So the difference stays at the token for five blocks, and the last one hands it to the others. That
-# agrees with `008_what_does_a_head_do.py`, whose answers need the last block's heads. How much stays depends on the
-# word: the least is that of "good" and "bad".
+# In all-MiniLM-L6-v2, for "river" and "city", the share of the way is still 0.90 before the last block, and 0.36 after
+# it. Over ten pairs it is 0.64 to 0.99 before the last block and 0.25 to 0.43 after it, and in all ten it falls most in
+# the last block. So the difference stays at the token for five blocks, and the last block spreads it to the other
+# tokens. This agrees with `008_what_does_a_head_do.py`: its answers need the last block's heads. How much stays depends
+# on the word: the smallest share is for "good" and "bad".
 
 
 # %%
@@ -81,29 +81,29 @@ else:
     print(f"the text above quotes all-MiniLM-L6-v2; not for this model, {model.name}")
 
 # %% [markdown]
-# ## Step 2: a lens in every block
+# ## Step 2: a lens after every block
 #
-# GPT-2 predicts by its last norm and its word table. The same two can be put after any block: what would it predict
+# GPT-2 predicts with its last norm and its word table. The same two can follow any block: what would the model predict
 # if it ended here? After the last block that is the prediction itself.
 #
 #     lens_i = LayerNorm(hidden_states.i) @ wte^T,   and after the last block the logits
 #
-# (The last hidden state is a sum of what all heads and feed-forwards have added. So the logit itself can be parted into
-# their shares: *direct logit attribution*. The page of `minibert explain --html` shows it.)
+# (All heads and feed-forwards add to the last hidden state. So the logit itself can be split into their shares: *direct
+# logit attribution*. The page of `minibert explain --html` shows it.)
 #
-# The small GPT-2 of `007_training.py` knows words, letter by letter. After "wonderfu" it says "l". Before block 0 the
-# lens says "u", the letter that is there: the same table stands at the entrance. Block 0 finds the "l" (0.62), the
-# other two make it surer (0.81). Of ten words: before block 0 the lens says the letter that is there in all ten; after
-# block 0 it says what the model will say in nine. But it is surer with each block in two alone: in the other eight a
-# later block takes some of the probability back.
+# The small GPT-2 of `007_training.py` knows words, letter by letter. After "wonderfu" it predicts "l". Before block 0
+# the lens predicts "u", the letter itself, because the same table stands at the input. Block 0 finds the "l" (0.62),
+# the other two blocks make it surer (0.81). In all of ten words the lens before block 0 predicts the letter itself; in
+# nine the lens after block 0 already agrees with the model. But the lens grows surer with each block in only two: in
+# the other eight a later block takes some of the probability back.
 
 
 # %%
 def lenses_of(ids: list[int]) -> list[np.ndarray]:
-    """Give the logits for the next token, before block 0 and after each block."""
+    """Compute the logits for the next token, before block 0 and after each block."""
     found = gpt2.trace([ids])
     made = [gpt2["ln_f"](found[f"hidden_states.{i}"][0, -1:])[0] @ table.T for i in range(depth)]
-    return [*made, found[f"hidden_states.{depth}"][0, -1] @ table.T]  # the last has passed the norm
+    return [*made, found[f"hidden_states.{depth}"][0, -1] @ table.T]  # the last hidden state has passed the norm
 
 
 gpt2, ids = study.gpt2_encoder()
@@ -143,13 +143,14 @@ else:
 # %% [markdown]
 # ## Step 3: the heads that a prediction needs
 #
-# Each head of GPT-2 is knocked out, and the log of the prediction's probability is looked at again. Below 0: the
-# prediction needs the head. Above 0: without the head it is surer.
+# Each head of GPT-2 is knocked out, and the change of the prediction's log probability is measured. Below 0 the
+# prediction needs the head. Above 0 the model is surer without the head.
 #
-# After "wonderfu" two heads of block 0 are needed, head 0 (-1.19) and head 2 (-0.60); no other moves it by more than
-# 0.2. Without both it moves by -4.96, far more than their sum: each can do some of the other's work. Over ten words the
-# head that is needed most moves it by -1.22 to -0.06, and it changes from word to word: seven different heads. The last
-# finding holds more often: without the two heads that are needed most it moves by more than their sum in 8 of 10 words.
+# After "wonderfu" two heads of block 0 are needed, head 0 (-1.19) and head 2 (-0.60); no other head moves the log
+# probability by more than 0.2. Without both it moves by -4.96, far more than their sum: each head can replace some of
+# the other. Over ten words the most needed head moves it by -1.22 to -0.06, and this head changes from word to word:
+# there are seven different heads. The finding about two heads holds more often: without the two most needed heads the
+# log probability moves by more than their sum in 8 of 10 words.
 
 
 # %%
@@ -195,17 +196,18 @@ assert needed.shape == (depth, gpt2.stack.heads) and np.isfinite(needed).all() a
 # %% [markdown]
 # ## Step 4: a map of block and token
 #
-# Step 1 put one token's vector into another text. A map does it for each token before each block, and asks what that
-# does to one prediction of the first text, the *clean* one, in the run of the second, the *corrupted* one:
+# Step 1 put one token's vector into another text. A map does this for each token before each block. It measures the
+# effect on one prediction of the first text, the *clean* text, in the run of the second, the *corrupted* text:
 #
 #     share = (patched - corrupted) / (clean - corrupted),   each the log probability of the prediction
 #
-# 0 changes nothing, 1 restores all (Vig et al. 2020, [arXiv:2004.12265](https://arxiv.org/abs/2004.12265)). Nine pairs
-# of words differ in the letter before the one that predicts. In the small GPT-2 the last token has a share above 0.4
-# after block 0 in 7 of 9, and the exchanged letter in 2 of 9: block 0 has handed it on. In the small BERT, which finds
-# a masked letter, the mask has a share above 0.4 after block 0 in 7 of 9, and the exchanged letter still in 8 of 9. So
-# the shares of a row do not sum to 1: where either state alone is enough, both have a large one.
-# `minibert plot patching --text TEXT --other TEXT` draws the map.
+# A share of 0 changes nothing, 1 restores the prediction fully (Vig et al. 2020,
+# [arXiv:2004.12265](https://arxiv.org/abs/2004.12265)). Nine pairs of words differ in the letter before the predicting
+# token. In the small GPT-2 the last token has a share above 0.4 after block 0 in 7 of 9, and the exchanged letter in 2
+# of 9: block 0 has passed the difference on. In the small BERT, which finds a masked letter, the mask has a share above
+# 0.4 after block 0 in 7 of 9, and the exchanged letter still in 8 of 9. So the shares of a row do not sum to 1: if
+# either state alone is enough, both have a large share. `minibert plot patching --text TEXT --other TEXT` draws the
+# map.
 
 
 # %%
@@ -246,4 +248,4 @@ else:
 # ## Exercises
 #
 # 1. Without positions BERT cannot tell who chased whom. Can GPT-2?
-# 2. Put the first text's values of *all* tokens into the second, after block `i`. What comes out?
+# 2. Put the first text's values of *all* tokens into the second, after block `i`. What is the output?

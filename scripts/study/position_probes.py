@@ -1,9 +1,9 @@
 # %% [markdown]
 # # What can be read from a position row
 #
-# `000_bert_positions.py` looks at BERT's position rows, `002_sinusoids_t5.py` at those that a formula gives. Both see
-# pictures of likeness. Here the rows are asked a question with a right answer, by the smallest program that can learn
-# one: a *probe*. It is trained on some rows and tested on others.
+# `000_bert_positions.py` looks at BERT's position rows, `002_sinusoids_t5.py` at rows that a formula computes. Both
+# draw pictures of similarity. Here the smallest program that can learn answers a question about the rows: a *probe*. It
+# is trained on some rows and tested on different rows.
 #
 # * Wang and Chen 2020, *What Do Position Embeddings Learn? An Empirical Study of Pre-Trained Language Model
 #   Positional Encoding* ([arXiv:2010.04903](https://arxiv.org/abs/2010.04903)): the two probes.
@@ -18,7 +18,7 @@ from minibert.equations.input_layer import sinusoidal_positions
 # %% [markdown]
 # ## Step 1: the table
 #
-# One row for each position, learned from text.
+# The table has one row for each position, learned from text.
 
 # %%
 model = study.load("bert")
@@ -32,18 +32,18 @@ assert table.shape == (model.layer.config.max_position_embeddings, model.layer.c
 # Wang and Chen ask two questions of a position table. For each they train the simplest possible reader: a probe.
 #
 # **Where am I?** A linear function of a row's numbers, `p = w . row + b`, is fitted to four fifths of the rows and
-# gives a position for each of the others. The result is the mean error, in positions. The constant answer 256 is 128
-# off.
+# computes a position for each remaining row. The result is the mean error, in positions. The constant answer 256 is
+# wrong by 128 on average.
 #
 # **Which of us comes first?** Logistic regression on two rows side by side. The result is the share of pairs that it
 # gets wrong. A coin is wrong for 50 % of them.
 #
-# A row has 384 or 768 numbers, and a probe learns from 410 rows. With so many weights it can learn those rows by
-# heart, and then it knows little about the others. Against this there is a penalty: a fit with long `w` costs more. How
-# strong should it be? Nobody can say beforehand. So each probe tries several penalties on a part of its training rows
-# that it has held out, and takes the best one. The rows that it is tested on have no say in this.
+# A row has 384 or 768 numbers, and a probe learns from 410 rows. With this many weights it can learn these rows by
+# heart, and then it knows little about new rows. A penalty prevents this: a fit with long `w` costs more. How strong
+# should the penalty be? Nobody knows beforehand. So each probe tries several penalties on a held-out part of its
+# training rows, and uses the best of them. The test rows play no part in this choice.
 #
-# Each run shuffles the rows, so one result alone can mislead. Ten shuffles here gave, as mean and range:
+# Each run shuffles the rows, so a single result can mislead. Ten shuffles here gave these means and ranges:
 #
 # | table | absolute: positions off | the same without a penalty | relative: pairs wrong |
 # |---|---|---|---|
@@ -51,8 +51,8 @@ assert table.shape == (model.layer.config.max_position_embeddings, model.layer.c
 # | bert-base-uncased | 30.1 (28.0 to 36.3) | 34.2 (32.9 to 35.9) | 12.4 % (10.4 to 14.3) |
 # | guessing | 128 | 128 | 50 % |
 #
-# So both tables hold much of both, and neither holds either exactly. The third column is a warning: it says more about
-# the probe than about the table. Step 4 asks the sinusoids.
+# So both tables answer both questions well, and neither answers them exactly. The third column is a warning: it says
+# more about the probe than about the table. Step 4 asks the sinusoids.
 
 # %%
 absolute, relative = probes.absolute_position_error(table), probes.relative_position_error(table)
@@ -72,9 +72,9 @@ if model.is_minilm:
 # %% [markdown]
 # ## Step 3: learning by heart
 #
-# What does it look like? Without a penalty the same regression is nearly right for the rows that it was
-# fitted to, and far off for the others. A small penalty makes the first a little worse and the second much better. In
-# all-MiniLM-L6-v2 the errors are 3 and 53 positions without a penalty, 11 and 12 with the penalty 0.01.
+# How does that look? Without a penalty the same regression is nearly right for its training rows, and far off for new
+# rows. A small penalty makes the training error a little larger and the test error much smaller. In all-MiniLM-L6-v2
+# the errors are 3 and 53 positions without a penalty, 11 and 12 with the penalty 0.01.
 
 # %%
 rows, positions = probes.absolute_position_data(table)
@@ -94,11 +94,11 @@ if model.is_minilm:
 # %% [markdown]
 # ## Step 4: the same two questions to sinusoids
 #
-# The two probes on 512 rows of `002_sinusoids_t5.py`. A linear function reads every
-# position without a single error, in each of ten shuffles. A slow wave is nearly a straight line over 512 positions, so
-# this is no surprise. Which of two rows comes first is wrong for 5.9 % of the pairs, at width 512 and at width 768, the
-# means of ten shuffles here. The learned rows of all-MiniLM-L6-v2 do as well, with 5.7 %; those of bert-base-uncased
-# less well, with 12.4 %, measured in the same way.
+# Here the two probes read 512 rows of `002_sinusoids_t5.py`. A linear function reads every position without a single
+# error, in each of ten shuffles. A slow wave is nearly a straight line over 512 positions, so this is no surprise. The
+# order of two rows is wrong for 5.9 % of the pairs, at width 512 and at width 768, as the mean of ten shuffles.
+# Measured alike, the learned rows of all-MiniLM-L6-v2 do as well, with 5.7 %; the rows of bert-base-uncased do less
+# well, with 12.4 %.
 
 # %%
 d_model = 512
@@ -113,4 +113,4 @@ assert relative < 0.12
 # ## Exercises
 #
 # 1. Where does the constant answer's error of 128 come from?
-# 2. What does the absolute probe find in a table whose rows are shuffled, so that row `p` belongs to another position?
+# 2. What does the absolute probe find in a table of shuffled rows, if row `p` belongs to another position?

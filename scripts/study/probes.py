@@ -1,10 +1,10 @@
 """The two probes of Wang and Chen: they read a position from one row of a table, and the order from two.
 
-A probe is a small model, trained to answer one question from the rows alone. What it can answer stands in the rows.
-A row has about as many numbers as there are rows to learn from, so a probe could learn its rows by heart. A penalty
-on long weights keeps it from that. How strong it must be depends on the table, so it is chosen on samples that are
-held out of the training samples. Everything is computed in float64, with NumPy alone. `position_probes.py` explains
-both probes and uses them first.
+A probe is a small model, trained to answer one question from the rows alone. If it answers right, the rows contain the
+answer. A row has about as many numbers as there are rows to learn from, so a probe could learn its rows by heart. A
+penalty on long weights prevents that. Its best strength depends on the table, so it is chosen on samples that are held
+out of the training samples. Everything is computed in float64, with NumPy alone. `position_probes.py` explains both
+probes and uses them first.
 
 Source
     Wang and Chen 2020, "What Do Position Embeddings Learn?" (arXiv:2010.04903): the questions, the data
@@ -18,9 +18,9 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 
-# Newton takes its last step when that promises to lower the loss by less than this part of it
+# Newton stops after a step that should lower the loss by less than this part of it
 PROMISE = 1e-12
-# the penalties that a probe chooses from: those of the linear and of the logistic regression
+# the penalties that a probe chooses from: linear regression, logistic regression
 LINEAR = tuple(10.0**power for power in range(-6, 4))
 LOGISTIC = tuple(10.0**power for power in range(-4, 3))
 
@@ -28,7 +28,7 @@ Weights = tuple[Array, float]  # w (features,) and the intercept b
 
 
 def k_folds(count: int, folds: int = 5) -> Iterator[tuple[Array, Array]]:
-    """Cut 0..count-1 into consecutive parts; each is tested once, on what the others taught: (train, test) ids.
+    """Split 0..count-1 into consecutive parts; each is tested once, after training on the rest: (train, test) ids.
 
     Nothing is shuffled here: the probes shuffle before. Raises ValueError for folds outside 2..count.
 
@@ -49,9 +49,9 @@ def chosen_penalty(
     y: Array,
     penalties: Sequence[float],
 ) -> float:
-    """Choose the penalty whose fit to four fifths of the samples has the smallest loss on the fifth held out.
+    """Choose the penalty whose fit to four fifths of the samples has the smallest loss on the remaining fifth.
 
-    x (samples, features), y (samples,), in random order; `loss(f, y)` is of f = x w + b, one number for each sample.
+    x (samples, features), y (samples,), in random order; `loss(f, y)` with f = x w + b is one number for each sample.
 
     >>> x, y = np.array([[0.0], [1.0], [2.0], [3.0], [4.0]]), np.array([0.0, 1.0, 2.0, 3.0, 4.0])
     >>> chosen_penalty(linear_regression, squared_error, x, y, penalties=(10.0, 0.1, 1.0))
@@ -89,9 +89,9 @@ def linear_regression(x: Array, y: Array, penalty: float = 0.0) -> Weights:
 
         loss = sum((x w + b - y)^2) + penalty * |w|^2
 
-    x (samples, features), y (samples,) -> w (features,), b. b bears no cost: both sides are centred first, so it is
-    not part of w. Without a penalty many w can fit exactly, if there are more features than samples; the shortest one
-    is taken then.
+    x (samples, features), y (samples,) -> w (features,), b. b has no penalty: both sides are centred first, so it is
+    not part of w. Without a penalty many w fit exactly if there are more features than samples; then the shortest w is
+    returned.
 
     >>> x, y = np.array([[0.0], [1.0], [2.0]]), np.array([5.0, 7.0, 9.0])
     >>> [(w.round(4), round(b, 4)) for w, b in (linear_regression(x, y), linear_regression(x, y, penalty=2.0))]
@@ -111,12 +111,12 @@ def logistic_regression(x: Array, y: Array, penalty: float = 1.0) -> Weights:
 
         loss = sum(log(1 + exp(f)) - y f) + penalty * |w|^2 / 2,   f = x w + b
 
-    x (samples, features), y (samples,) of bool -> w (features,), b. The intercept b bears no penalty. The best w
-    is a combination of the samples, so it is sought in their span: x = L Q^T with orthonormal columns in Q, and
-    w = Q u has the length of u. 1536 features of 410 samples so become 410 unknowns, which Newton's method finds
-    in some ten steps to rounding error.
+    x (samples, features), y (samples,) of bool -> w (features,), b. The intercept b has no penalty. The best w is a
+    combination of the samples, so it is sought in their span: x = L Q^T with orthonormal columns in Q, and w = Q u has
+    the length of u. So 1536 features of 410 samples become 410 unknowns. Newton's method computes them to rounding
+    error in some ten steps.
 
-    Raises ValueError where y has one class alone (b would be infinite), x is not finite, or Newton does not end.
+    Raises ValueError if y has only one class (b would be infinite), x is not finite, or Newton does not converge.
 
     >>> w, b = logistic_regression(np.array([[-1.0], [1.0]]), np.array([False, True]))
     >>> w.round(4), round(b, 4)  # 2 / (1 + e^w) = w
@@ -133,7 +133,7 @@ def logistic_regression(x: Array, y: Array, penalty: float = 1.0) -> Weights:
         return float(np.sum(log_loss(z @ u, y)) + np.sum(cost * u * u) / 2)
 
     for _ in range(100):
-        p = (1 + np.tanh(z @ u / 2)) / 2  # the sigmoid, without an overflow
+        p = (1 + np.tanh(z @ u / 2)) / 2  # the sigmoid without overflow
         slope = (p - y) @ z + cost * u
         root = z * np.sqrt(p * (1 - p))[:, None]
         step = np.linalg.solve(root.T @ root + np.diag(cost), slope)
@@ -158,12 +158,12 @@ def absolute_position_data(table: Array, seed: int = 0) -> tuple[Array, Array]:
 
 
 def absolute_position_error(table: Array, seed: int = 0, folds: int = 5, penalty: float | None = None) -> float:
-    """Measure how far off a linear function reads a row's position: the mean of |round(x w + b) - p|.
+    """Measure the error with which a linear function reads a row's position: the mean of |round(x w + b) - p|.
 
     table (positions, dim) -> the mean over the folds; each row is read by a regression that has not seen it. Without a
     penalty given, each fold chooses one of LINEAR on a part of its training rows. Measured over the seeds 0 to 9: 0.00
-    for 512 sinusoids, 15.6 (14.5 to 17.0) for the 512 rows of all-MiniLM-L6-v2, 30.1 (28.0 to 36.3) for those of
-    bert-base-uncased. To answer 256 for every row is 128 off. Source: Wang and Chen 2020, with shuffled positions as in
+    for 512 sinusoids, 15.6 (14.5 to 17.0) for the 512 rows of all-MiniLM-L6-v2, 30.1 (28.0 to 36.3) for the rows of
+    bert-base-uncased. The constant answer 256 is 128 off. Source: Wang and Chen 2020, with shuffled positions as in
     their code.
 
     >>> absolute_position_error(np.arange(10.0)[:, None])
@@ -183,10 +183,10 @@ def absolute_position_error(table: Array, seed: int = 0, folds: int = 5, penalty
 def relative_position_data(table: Array, seed: int = 0, pairs: int = 512) -> tuple[Array, Array]:
     """Samples for the relative probe: random pairs of rows side by side, and whether the second stands later.
 
-    table (positions, dim) -> x (pairs, 2 dim) float64, y (pairs,) bool. The pairs are drawn without repetition
-    from all positions * positions ordered ones, so (3, 3) can occur and counts as "not later".
+    table (positions, dim) -> x (pairs, 2 dim) float64, y (pairs,) bool. The pairs are drawn without repetition from all
+    positions * positions ordered ones, so (3, 3) can occur, and it counts as "not later".
 
-    Raises ValueError where the table has fewer pairs than that.
+    Raises ValueError if the table has fewer pairs than that.
 
     >>> x, y = relative_position_data(np.array([[0.0], [1.0]]), pairs=4)
     >>> sorted(zip(x.tolist(), y.tolist()))
@@ -200,7 +200,7 @@ def relative_position_data(table: Array, seed: int = 0, pairs: int = 512) -> tup
 
 
 def later(f: Array) -> Array:
-    """Say whether the log odds f mean "later". A tie, f = 0, says "not later", as y does for a row beside itself.
+    """Check whether the log odds f mean "later". A tie, f = 0, means "not later", as in y for a row beside itself.
 
     >>> later(np.array([-1.0, 0.0, 1.0]))
     array([False, False,  True])
@@ -212,15 +212,15 @@ def later(f: Array) -> Array:
 def relative_position_error(
     table: Array, seed: int = 0, pairs: int = 512, folds: int = 5, penalty: float | None = None
 ) -> float:
-    """Give the share of pairs of rows whose order logistic regression gets wrong.
+    """Compute the share of pairs of rows whose order logistic regression gets wrong.
 
     table (positions, dim) -> the mean over the folds of the share of pairs misjudged; a coin is wrong about 0.5.
     Without a penalty given, each fold chooses one of LOGISTIC on a part of its training pairs: one penalty for all
-    would favour tables of large numbers. Measured over the seeds 0 to 9: 0.059 for
-    512 sinusoids of width 512 and 768, 0.057 (0.039 to 0.072) for the 512 rows of all-MiniLM-L6-v2, 0.124 (0.104 to
-    0.143) for those of bert-base-uncased. Source: Wang and Chen 2020, with the pairs of their code.
+    would favour tables of large numbers. Measured over the seeds 0 to 9: 0.059 for 512 sinusoids of width 512 and 768,
+    0.057 (0.039 to 0.072) for the 512 rows of all-MiniLM-L6-v2, 0.124 (0.104 to 0.143) for the rows of
+    bert-base-uncased. Source: Wang and Chen 2020, with pairs as in their code.
 
-    Raises as `relative_position_data` and `logistic_regression`.
+    Raises the errors of `relative_position_data` and `logistic_regression`.
 
     >>> 0.0 <= relative_position_error(np.arange(40.0)[:, None], pairs=100) < 0.1
     True

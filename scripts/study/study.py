@@ -1,4 +1,4 @@
-"""The study files share this: their model, the place of their pictures, the comparison of printed numbers.
+"""The study files share these functions: they load the model, write pictures and compare printed numbers.
 
 A study file is a plain script and, through jupytext, a notebook:
 
@@ -6,9 +6,9 @@ A study file is a plain script and, through jupytext, a notebook:
     sh scripts/study/build                        makes executed notebooks and HTML pages of all of them
 
 Without --model the variable MINIBERT_BERT, MINIBERT_GPT2 or MINIBERT_T5 names the model, after the family that the file
-is about; then MINIBERT_MODEL, where its family fits. Each is a folder or a name on the Hub. Where none names a BERT, a
-notebook takes the one that `build` has put beside it; in the lab it always does. As a script a file writes its pictures
-into build/study/, or where --output says; as a notebook it shows them.
+is about; then MINIBERT_MODEL, if its family fits. Each is a folder or a name on the Hub. If none names a BERT, a
+notebook loads the BERT that `build` has written beside it; a notebook of the lab always loads that BERT. A script
+writes its pictures into build/study/ or the folder of --output; a notebook shows them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import numpy as np
 import training
 
 import minibert
-from minibert.equations.blocks import Affine, Block
+from minibert.equations.blocks import Affine, Block, Linear
 from minibert.equations.input_layer import Array
 from minibert.verify.printed import half_units
 
@@ -41,27 +41,28 @@ if TYPE_CHECKING:
 
     from minibert.families.parts.bound_blocks import BoundBlock
 
-NOTEBOOK = "ipykernel" in sys.modules  # a kernel reads no command line of ours
+NOTEBOOK = "ipykernel" in sys.modules  # a notebook's kernel has no command line of ours
 HERE = Path(__file__).resolve().parent
 PICTURES = HERE.parents[1] / "build" / "study"
 TINY = Path(minibert.__file__).parents[1] / "tests" / "reference"
-GPT2 = HERE / "gpt2-words"  # what 007_training.py made
-BERT = next((file.parent for file in HERE.glob("bert/*/config.json")), None)  # what `build` has put beside a notebook
+GPT2 = HERE / "gpt2-words"  # the model that 007_training.py trained
+BERT = next((file.parent for file in HERE.glob("bert/*/config.json")), None)  # from `build`, beside a notebook
 VARIABLES = {"bert": "MINIBERT_BERT", "gpt2": "MINIBERT_GPT2", "t5": "MINIBERT_T5"}
 if BERT and (HERE / "lab.py").is_file():  # the lab's answers are for these models
     for name in (*VARIABLES.values(), "MINIBERT_MODEL"):
         os.environ.pop(name, None)
-# A model is known by the sha256 of its position table: a folder may have any name, and more training moves the table
+# a model is recognised by the sha256 of its position table: a folder may have any name, and more training moves the
+# table
 POSITIONS = {
     "bert-base-uncased": "94bcadc1afb3b760a8829ddf2b3f37579c8bfbb8b671345fc9a33f506901db69",
     "all-MiniLM-L6-v2": "4c347d866c9012e7160b42a7e36d9138935e0669cc62932df70cdc7d6401ea01",
 }
-# and of all-MiniLM-L6-v2's blocks: training may leave the tables as they are, and a folder have fewer blocks, or more
+# and by all-MiniLM-L6-v2's blocks: training may leave the tables unchanged, and a folder may have more or fewer blocks
 BLOCKS = "b14f8aed0626e32fbe92e9b52253bd24f7264e86b2235e39bd3ba0a411d95a1b"
-# LayerNorm's result may differ from the reference's by this much, beside half of the last printed digit
+# LayerNorm's result may differ from the reference's by this much, plus half of the last printed digit
 NORM_TOLERANCE = 2e-6
 
-# an untrained T5: the sizes of t5-small, and how wide each table is scattered before training
+# an untrained T5: the sizes of t5-small, and the standard deviation of each table before training
 T5 = {
     "model_type": "t5", "vocab_size": 32128, "d_model": 512, "d_kv": 64, "num_heads": 8, "num_layers": 6,
     "n_positions": 512, "relative_attention_num_buckets": 32,
@@ -96,7 +97,7 @@ class Model(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name in prints and pictures: the Hub's, or that of the folder."""
+        """The model's name in prints and pictures: on the Hub, or the folder's name."""
         if not self.trained:
             return f"an UNTRAINED {self.source}, random numbers"
         if cached := re.search(r"models--([^/\\]+)[/\\]snapshots", self.source):
@@ -110,12 +111,12 @@ class Model(NamedTuple):
 
     @property
     def is_bert_base(self) -> bool:
-        """Say whether this has bert-base-uncased's numbers, which the study files quote."""
+        """Check whether this is bert-base-uncased, whose numbers the study files quote."""
         return self._is("bert-base-uncased")
 
     @property
     def is_minilm(self) -> bool:
-        """Say whether this has all-MiniLM-L6-v2's numbers: some claims hold for it alone."""
+        """Check whether this is all-MiniLM-L6-v2: some claims hold only for this model."""
         return self._is("all-MiniLM-L6-v2") and _blocks(self.source) in (BLOCKS, None)
 
     def _is(self, name: str) -> bool:
@@ -125,7 +126,7 @@ class Model(NamedTuple):
 
 @lru_cache
 def _blocks(source: str) -> str | None:
-    """Give the sha256 of the matrices and vectors of all blocks; None where no folder with such a file is named."""
+    """Compute the sha256 of the matrices and vectors of all blocks; None if the source is no folder with weights."""
     file = Path(source) / "model.safetensors"
     if not file.is_file():
         return None
@@ -140,8 +141,8 @@ def _blocks(source: str) -> str | None:
 def load(model_type: str) -> Model:
     """Load the input layer of the model that is named for this family, and print its name.
 
-    Where none is named, "bert" is the one that `build` has put beside a notebook, or else bert-base-uncased from the
-    Hub, "gpt2" the small one that stands beside this file, and "t5" an untrained one of the size of t5-small.
+    If none is named, "bert" is the model that `build` has written beside a notebook, else bert-base-uncased from the
+    Hub, "gpt2" is the small GPT-2 beside this file, and "t5" an untrained T5 of the size of t5-small.
     """
     variable, general = VARIABLES[model_type], "MINIBERT_MODEL"
     named = {"--model": arguments.model, variable: os.environ.get(variable), general: os.environ.get(general)}
@@ -177,7 +178,7 @@ def _told(model: Model, more: str = "") -> Model:
 def untrained_t5() -> minibert.EmbeddingLayer:
     """Make a T5 before its first step of training: every table is normal noise.
 
-    It is a checkpoint in a folder of its own; the layer reads from it until Python ends.
+    It is a checkpoint in a temporary folder; the layer reads from it until Python ends.
     """
     from safetensors.numpy import save_file
 
@@ -199,12 +200,12 @@ def temporary() -> Path:
 
 
 def of_letters(model: minibert.EmbeddingLayer | minibert.Encoder) -> bool:
-    """Say whether a GPT-2's tokens are letters, as 007_training.py makes it: a sentence does not fit into it."""
+    """Check whether a GPT-2's tokens are letters, as in 007_training.py: a sentence is too long for this model."""
     return bool(model.config.vocab_size == training.VOCAB)
 
 
 def gpt2_encoder() -> tuple[minibert.Encoder, list[int]]:
-    """Load the whole GPT-2 that MINIBERT_GPT2 names, or the small trained one; give also a text's ids."""
+    """Load the whole GPT-2 that MINIBERT_GPT2 names, or the small trained one; return also the ids of a text."""
     source = os.environ.get(VARIABLES["gpt2"])
     if source:
         print(f"GPT-2: {source}")
@@ -223,19 +224,20 @@ def tiny(case: str) -> minibert.EmbeddingLayer:
 
 
 def plain_block(block: BoundBlock) -> Block:
-    """Give a bound block's arrays as the equations expect them: (out, in); query, key and value separate."""
+    """Return a bound block's arrays as the equations expect them: (out, in); query, key and value separate."""
 
-    def affine(path: str) -> Affine:
+    def linear(path: str) -> Linear:
         module = block.modules[path]
-        return Affine(module.weight.T if getattr(module, "transposed", False) else module.weight, module.bias)
+        return Linear(module.weight.T if module.transposed else module.weight, module.bias)
 
     own, feed = block.attention, block.feed_forward
-    qkv = [affine(path) for path in own.maps]
+    qkv = [linear(path) for path in own.maps]
     if len(qkv) == 1:
-        qkv = [Affine(*parts) for parts in zip(*(np.split(array, own.edges) for array in qkv[0]), strict=True)]
+        qkv = [Linear(*parts) for parts in zip(*(np.split(array, own.qkv_splits) for array in qkv[0]), strict=True)]
     q, k, v = qkv
-    first, second = (affine(part.before or part.after) for part in block.parts)
-    return Block(q, k, v, affine(own.output), first, affine(feed.up), affine(feed.output), second)
+    norms = (block.modules[part.pre_norm or part.post_norm] for part in block.parts)
+    first, second = (Affine(norm.weight, norm.bias) for norm in norms)
+    return Block(q, k, v, linear(own.output), first, linear(feed.up), linear(feed.output), second)
 
 
 def assert_printed(rows: Array, printed: str) -> int:
@@ -251,9 +253,9 @@ def assert_printed(rows: Array, printed: str) -> int:
 
 
 def show(drawn: Axes | Sequence[Axes], name: str, of: str, alt: str = "") -> None:
-    """Show a picture in a notebook; as a script, write it as a file. `of` stands above it: a model's name.
+    """Show a picture in a notebook; as a script, write it as a file. `of`, a model's name, becomes its title.
 
-    `alt` says in words what is drawn, for those who cannot see it; the notebook and its page have it.
+    `alt` describes the picture for readers who cannot see it; the notebook and its page contain it.
     """
     import matplotlib.pyplot as plt
 
@@ -273,7 +275,7 @@ def show(drawn: Axes | Sequence[Axes], name: str, of: str, alt: str = "") -> Non
 
 
 def _display(figure: Any, alt: str) -> None:
-    """Put a picture under the cell with its alternative text, which `plt.show` cannot take."""
+    """Show a picture under the cell with its alternative text, which `plt.show` does not accept."""
     from IPython.display import display
 
     png = BytesIO()

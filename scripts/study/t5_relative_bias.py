@@ -1,8 +1,8 @@
 # %% [markdown]
 # # T5's relative bias
 #
-# T5 adds no positions to its word rows (`002_sinusoids_t5.py`). Its order is in attention: each score of a query and a
-# key gets a learned number, which depends on their distance alone. This page looks at that number.
+# T5 adds no positions to its word rows (`002_sinusoids_t5.py`). The order enters in attention: each score of a query
+# and a key gets a learned number, which depends only on their distance. This page looks at that number.
 #
 # * Raffel et al. 2019, T5 ([arXiv:1910.10683](https://arxiv.org/abs/1910.10683)), section 2.1
 
@@ -16,9 +16,9 @@ from minibert.show import plot
 # %% [markdown]
 # ## Step 1: a T5, and where the table is
 #
-# In each head, attention gives a score to every pair of a query (the token that is computed) and a key (a token that it
-# may use). T5 adds a learned number to that score. The number depends only on how far the key is from the query, and on
-# which side. The table of these numbers is `relative_attention_bias`, in block 0; all other blocks use
+# In each head, attention computes a score for every pair of a query (the token that is computed) and a key (a token
+# that it may use). T5 adds a learned number to that score. The number depends only on how far the key is from the
+# query, and on which side. The table of these numbers is `relative_attention_bias`, in block 0; all other blocks use
 # the same bias.
 
 # %%
@@ -26,7 +26,7 @@ model = study.load("t5")
 
 # %%
 layer, config = model.layer, model.layer.config
-print(layer)  # the table of words alone
+print(layer)  # only the table of words
 print(layer.attention_position.table.shape, "(buckets, heads)")
 assert layer.family.model_type == config.model_type == "t5"
 
@@ -34,10 +34,10 @@ assert layer.family.model_type == config.model_type == "t5"
 # ## Step 2: distances share rows, the buckets
 #
 # The distances share the 32 rows of the table, the buckets. In the encoder half of them are for keys before the query
-# (and the query itself), half for keys after it. Near distances have a bucket each; farther ones share a bucket, in
-# ever wider ranges; all distances from 91 on share the last one. Bucket 16 is never used: it would be a key after the
-# query at distance 0. (T5's decoder looks back only. There all 32 buckets are for keys before the query, and the last
-# one begins at distance 113.)
+# (and the query itself), half for keys after it. Near distances have a bucket each; farther distances share a bucket,
+# in ever wider ranges; all distances from 91 on share the last bucket. Bucket 16 is never used: it would mean a key
+# after the query at distance 0. (T5's decoder only looks back. All its 32 buckets are for keys before the query, and
+# the last bucket begins at distance 113.)
 
 # %%
 distances = np.arange(-400, 401)  # key - query
@@ -68,6 +68,6 @@ if (config.relative_attention_num_buckets, config.relative_attention_max_distanc
 # %% [markdown]
 # ## Exercises
 #
-# 1. Is the bias of two tokens the same for a text that stands 1,000 tokens later?
-# 2. How many buckets would T5's encoder need so that every distance from -127 to 127 has one of its own? (Its largest
+# 1. Do two tokens get the same bias if both stand 1,000 tokens later?
+# 2. How many buckets would T5's encoder need so that every distance from -127 to 127 has its own bucket? (Its largest
 #    distance stays 128.)

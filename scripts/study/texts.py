@@ -28,7 +28,7 @@ QUESTIONS = (
     ("It will rain tomorrow.", "It will be ready tomorrow.", "The forecast says the weather gets wet."),
     ("He lost his job last week.", "He lost his keys last week.", "The company fired him a few days ago."),
 )
-# the second denies the first in the same words, the third denies it in others
+# the second denies the first in the same words, the third denies it in different words
 NEGATIONS = (
     ("The movie was not good.", "The movie was good.", "I did not enjoy the film."),
     ("The soup is not hot.", "The soup is hot.", "My meal has become cold."),
@@ -41,7 +41,7 @@ NEGATIONS = (
     ("They did not win the game.", "They did win the game.", "The team lost the match."),
     ("The test is not easy.", "The test is easy.", "This exam is difficult."),
 )
-# who does what is turned round
+# pairs in which the two nouns swap places
 ROLES = (
     ("The cat chased the mouse.", "The mouse chased the cat."),
     ("The dog bit the man.", "The man bit the dog."),
@@ -77,7 +77,7 @@ MEANINGS = {
     "fair": ("The judge made a fair decision.", "Everyone got a fair share.",
              "We rode the wheel at the fair.", "The village fair has music and food."),
 }  # fmt: skip
-# one word is another: what patching hands from text to text
+# pairs that differ in one word, for patching
 SWAPS = (
     ("The bank of the river was muddy.", "The bank of the city was muddy."),
     ("The movie was good.", "The movie was bad."),
@@ -90,19 +90,19 @@ SWAPS = (
     ("The doctor read the report.", "The lawyer read the report."),
     ("It will rain tomorrow.", "It will snow tomorrow."),
 )
-# words but for a letter: what the small GPT-2 has to say next
+# words without their last letters: the small GPT-2 has to predict the next letter
 BEGUN = ("wonderfu", "beautifu", "stati", "questio", "happines", "walkin", "governmen", "importan", "childre", "q")
 NEXT = "llonsgttnu"
 
 
 def long_texts() -> list[str]:
-    """Draw ten texts of 25 sentences each from those above: 175 to 202 tokens."""
+    """Draw ten texts, each of 25 of the sentences above: 175 to 202 tokens."""
     four = [text for texts in MEANINGS.values() for text in texts]
     pool = sorted({*SENTENCES, *four, *(text for texts in (*QUESTIONS, *ROLES) for text in texts)})
     return [" ".join(np.random.default_rng(seed).choice(pool, 25, replace=False)) for seed in range(10)]
 
 
 def spread(found: object, digits: int = 2) -> str:
-    """Write the smallest, the largest and the mean of several numbers."""
+    """Format the smallest, the largest and the mean of several numbers."""
     numbers = np.asarray(found, np.float64)
     return f"{numbers.min():.{digits}f} to {numbers.max():.{digits}f}, mean {numbers.mean():.{digits}f}"

@@ -1,4 +1,4 @@
-"""The training of 007: the words as ids, a GPT-2 of random numbers, its loss and gradient, the steps, the saved folder.
+"""Train the GPT-2 of 007: words as ids, random weights, loss and gradient, the steps, the saved folder.
 
 The formulas are `minibert.equations`: `gpt2_model` forward, `gpt2_model_gradient` backward, `adam` for the step. All
 weights are one long vector, and each array of the model is a view into it, so that one step of Adam moves them all.
@@ -17,25 +17,25 @@ import numpy as np
 from block_gradients import cross_entropy_gradient
 from model_gradients import adam, gpt2_model_gradient
 
-from minibert.equations.blocks import Affine, Block
+from minibert.equations.blocks import Affine, Block, Linear
 from minibert.equations.heads import cross_entropy
 from minibert.equations.input_layer import Array
 from minibert.equations.whole_models import Gpt2Weights, gpt2_model
 from minibert.threads.computing import compute
 
 SHIPPED = Path(__file__).resolve().parent / "gpt2-words"
-END = "<|endoftext|>"  # before a word and after it, as GPT-2 has it between texts
+END = "<|endoftext|>"  # before a word and after it, as between texts in GPT-2
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 VOCAB = 1 + len(LETTERS)
 POSITIONS, DIM, BLOCKS, HEADS = 16, 64, 3, 4
-LONGEST = POSITIONS - 1  # letters; of 21,719 words 14 are longer
+LONGEST = POSITIONS - 1  # letters; 14 of 21,719 words are longer
 STEPS, BATCH, RATE, WARM_UP = 2000, 128, 3e-3, 100
 
 
 class Words(NamedTuple):
-    """Words as rows: ids (words, 16) is the end token and the letters, targets the letters and the end token.
+    """Words as rows: ids (words, 16) has the end token and the letters, targets the letters and the end token.
 
-    `counts` says where a target is that counts; the rest of a row is padding.
+    `counts` is True for each target that counts; the rest of a row is padding.
     """
 
     ids: Array
@@ -43,18 +43,18 @@ class Words(NamedTuple):
     counts: Array
 
     def of(self, rows: Array) -> Words:
-        """Select these words, cut to the longest of them."""
+        """Select these words, with as many columns as the longest needs."""
         width = int(np.flatnonzero(self.counts[rows].any(axis=0))[-1]) + 1
         return Words(*(each[rows, :width] for each in self))
 
 
 def words() -> list[str]:
-    """Read `words.txt`, the words that `whole_words` finds in all-MiniLM-L6-v2's vocabulary."""
+    """Read `words.txt`, the result of `whole_words` for all-MiniLM-L6-v2's vocabulary."""
     return (SHIPPED.parent / "words.txt").read_text("utf-8").split()
 
 
 def whole_words(tokens: Sequence[str]) -> list[str]:
-    """Find the words among a vocabulary's tokens: letters alone, from 2 to 15, in the order of the vocabulary."""
+    """Select the words among a vocabulary's tokens: 2 to 15 letters and nothing else, in the vocabulary's order."""
     return [token for token in tokens if re.fullmatch(f"[a-z]{{2,{LONGEST}}}", token)]
 
 
@@ -64,7 +64,7 @@ def parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def as_ids(words: Sequence[str]) -> Words:
-    """Give each letter its id, 1 to 26; the end token and padding have 0."""
+    """Map each letter to its id, 1 to 26; the end token and padding have 0."""
     ids = np.zeros((len(words), POSITIONS + 1), np.int64)
     for row, word in zip(ids, words, strict=True):
         row[1 : len(word) + 1] = [LETTERS.index(letter) + 1 for letter in word]
@@ -75,7 +75,7 @@ def as_ids(words: Sequence[str]) -> Words:
 def random_weights(seed: int = 0) -> Array:
     """Draw one vector with all weights of a GPT-2 before training: normal noise, biases 0, norms 1 and 0.
 
-    As in GPT-2 the noise is 0.02 wide, and less where a map adds to the sum that runs through all blocks.
+    As in GPT-2 the noise is 0.02 wide, and narrower for maps that add to the residual stream.
     """
     random, dim = np.random.default_rng(seed), DIM
 
@@ -91,7 +91,7 @@ def random_weights(seed: int = 0) -> Array:
 
 
 def model_of(vector: Array) -> Gpt2Weights:
-    """Cut the vector into the model's arrays: views, in the order of `random_weights`."""
+    """Split the vector into the model's arrays: views, in the order of `random_weights`."""
     taken, dim = 0, DIM
 
     def take(*shape: int) -> Array:
@@ -99,21 +99,21 @@ def model_of(vector: Array) -> Gpt2Weights:
         begun, taken = taken, taken + math.prod(shape)
         return vector[begun:taken].reshape(shape)
 
-    def affine(*shape: int) -> Affine:
-        return Affine(take(*shape), take(shape[0]))
+    def parameters(*shape: int) -> Linear | Affine:
+        return (Linear if len(shape) > 1 else Affine)(take(*shape), take(shape[0]))
 
     square, up, down, norm = (dim, dim), (4 * dim, dim), (dim, 4 * dim), (dim,)
     tables = take(VOCAB, dim), take(POSITIONS, dim)
-    blocks = [Block(*(affine(*s) for s in (*[square] * 4, norm, up, down, norm))) for _ in range(BLOCKS)]
-    model = Gpt2Weights(*tables, blocks, affine(*norm))
+    blocks = [Block(*(parameters(*s) for s in (*[square] * 4, norm, up, down, norm))) for _ in range(BLOCKS)]
+    model = Gpt2Weights(*tables, blocks, parameters(*norm))
     assert taken == len(vector)
     return model
 
 
 def vector_of(model: Gpt2Weights) -> Array:
     """Join the arrays of a model, or of its gradient, to one vector."""
-    affines = [affine for block in model.blocks for affine in block] + [model.last_norm]
-    arrays = [model.wte, model.wpe, *(array for affine in affines for array in affine)]
+    parts = [part for block in model.blocks for part in block] + [model.last_norm]
+    arrays = [model.wte, model.wpe, *(array for part in parts for array in part)]
     return np.concatenate([array.ravel() for array in arrays])
 
 
@@ -134,7 +134,7 @@ def loss_and_gradient(vector: Array, words: Words, places: int) -> tuple[float, 
 
 
 def rate_at(step: int, steps: int) -> float:
-    """Give a step's learning rate: it rises linearly for 100 steps, then falls along a cosine to a tenth."""
+    """Compute a step's learning rate: it rises linearly for 100 steps, then falls along a cosine to a tenth."""
     done = step / steps
     return RATE * min(step / WARM_UP, 1.0) * (0.55 + 0.45 * math.cos(math.pi * done))
 
@@ -142,8 +142,8 @@ def rate_at(step: int, steps: int) -> float:
 def batch_gradient(vector: Array, words: Words, rows: Array) -> tuple[float, Array]:
     """Compute the mean loss over the letters of these words, and its gradient.
 
-    Two halves of the words are computed side by side, BLAS held to one thread in each: `minibert.threads` does that,
-    and shares the cores with whoever else computes. On one core the halves come one after the other, to the same bits.
+    Two halves of the words are computed at the same time, each with one thread of BLAS, by `minibert.threads`. On one
+    core the halves are computed one after the other, to the same bits.
     """
     places = int(words.counts[rows].sum())
     found: dict[int, tuple[float, Array]] = {}
@@ -151,12 +151,12 @@ def batch_gradient(vector: Array, words: Words, rows: Array) -> tuple[float, Arr
     def half(i: int) -> None:
         found[i] = loss_and_gradient(vector, words.of(rows[i::2]), places)
 
-    compute(half, range(2), held=True)
+    compute(half, range(2), blas="held")
     return found[0][0] + found[1][0], found[0][1] + found[1][1]
 
 
 def train(vector: Array, words: Words, steps: int = STEPS) -> Iterator[tuple[float, Array]]:
-    """Give after each step of 128 words the loss before it and the weights after it."""
+    """Yield after each step of 128 words the loss before it and the weights after it."""
     random = np.random.default_rng(0)
     mean, square = np.zeros_like(vector), np.zeros_like(vector)
     for step in range(1, steps + 1):
@@ -167,11 +167,11 @@ def train(vector: Array, words: Words, steps: int = STEPS) -> Iterator[tuple[flo
 
 
 def tensors_of(model: Gpt2Weights) -> dict[str, Array]:
-    """Name the arrays as GPT-2's files do; weights as (in, out), query, key and value side by side."""
+    """Name the arrays as in GPT-2's files; weights as (in, out), query, key and value side by side."""
     named = {"wte.weight": model.wte, "wpe.weight": model.wpe}
     for i, block in enumerate(model.blocks):
         three = block.query, block.key, block.value
-        together = Affine(np.concatenate([one.weight for one in three]), np.concatenate([one.bias for one in three]))
+        together = Linear(np.concatenate([one.weight for one in three]), np.concatenate([one.bias for one in three]))
         maps = {"attn.c_attn": together, "attn.c_proj": block.output, "mlp.c_fc": block.up, "mlp.c_proj": block.down}
         for name, (weight, bias) in maps.items():
             named |= {f"h.{i}.{name}.weight": weight.T, f"h.{i}.{name}.bias": bias}
@@ -215,7 +215,7 @@ def save(model: Gpt2Weights, folder: Path) -> Path:
 def save_checkpoint(
     folder: Path, tensors: dict[str, Array], settings: dict[str, Any], tokenizer: Callable[[Path], None]
 ) -> Path:
-    """Write the weights, each file of settings as JSON, and what `tokenizer` writes."""
+    """Write the weights, each file of settings as JSON, and the tokenizer's file."""
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -227,7 +227,7 @@ def save_checkpoint(
 
 
 def write_tokenizer(path: Path) -> None:
-    """Write a tokenizer of letters: the end token comes before a text, and replaces all that is no letter."""
+    """Write a tokenizer of letters: the end token begins a text, and replaces all other characters."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
     vocab = {token: i for i, token in enumerate((END, *LETTERS))}

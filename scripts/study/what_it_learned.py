@@ -1,8 +1,8 @@
 # %% [markdown]
 # # What the small GPT-2 has learned
 #
-# `007_training.py` trained a GPT-2 of letters; the model stands beside this file, in `gpt2-words`. This page asks what
-# it knows: words that it makes up, places of a word, and the last letter of words that it never saw.
+# `007_training.py` trained a GPT-2 of letters; the model stands beside this file, in `gpt2-words`. This page tests its
+# knowledge: words that it makes up, places in a word, and the last letter of words that it never saw.
 
 # %%
 import numpy as np
@@ -21,14 +21,14 @@ learned, tested = training.as_ids(to_learn), training.as_ids(to_test)
 # %% [markdown]
 # ## Step 1: words that it makes up
 #
-# `complete` begins with nothing, draws each letter by its probability, and stops where the model says that the word has
-# ended. Some of them are words of the vocabulary, most are none: of 200 words of `gpt2-words` 35 are among those of
-# all-MiniLM-L6-v2, in ten times 20 words 0 to 7.
+# `complete` begins with nothing, draws each letter by its probability, and stops when the model ends the word. Some of
+# the words exist in the vocabulary, most do not: of 200 words of `gpt2-words`, 35 are in the vocabulary of
+# all-MiniLM-L6-v2, 0 to 7 in each group of 20.
 
 
 # %%
 def made_up(count: int, temperature: float) -> list[str]:
-    """Let the model write words, each from another seed."""
+    """Write words with the model, each from another seed."""
     with minibert.load_encoder(training.SHIPPED) as encoder:
         return [encoder.complete("", tokens=training.POSITIONS, temperature=temperature, seed=i) for i in range(count)]
 
@@ -41,8 +41,8 @@ print(f"{usual.sum()} of {len(written)} are words of the vocabulary; of each 20 
 assert 0 < len(new) < len(written)
 
 # %% [markdown]
-# At a low temperature it prefers what is likely, and invents less: 72 of 200 are words of the vocabulary, 4 to 9 of
-# each 20. That is more than at temperature 1 in nine of the ten times 20.
+# At a low temperature the model prefers likely letters, and invents less: 72 of 200 are words of the vocabulary, 4 to 9
+# in each group of 20. In nine of the ten groups there are more of them than at temperature 1.
 
 # %%
 careful = made_up(200, temperature=0.5)
@@ -52,12 +52,12 @@ print(f"of each 20 {texts.spread(known, 0)}; more than at temperature 1 in {np.c
 assert known.sum() > usual.sum()
 
 # %% [markdown]
-# ## Step 2: what the positions have learned
+# ## Step 2: the learned positions
 #
-# The position table began as noise: each row similar to itself alone. Nobody told the model that place 9 is next to
-# place 10, but their rows have become much alike, as all have from place 9 to 13: each two have a cosine over 0.8. From
-# there on it falls, to 0.55 for places 8 and 14. The model keeps the first places apart, and hardly tells the late ones
-# from each other.
+# The position table began as noise: each row was similar only to itself. Nobody told the model that place 9 is next to
+# place 10, but their rows have become similar, like all rows of places 9 to 13: any two of these have a cosine over
+# 0.8. Beyond these places the cosine falls, to 0.55 for places 8 and 14. The model separates the first places, and
+# hardly distinguishes the late places.
 
 # %%
 encoder = minibert.load_encoder(training.SHIPPED)
@@ -76,16 +76,16 @@ assert similarity[9:14, 9:14].min() > 0.8 and round(float(similarity[8, 14]), 2)
 # %% [markdown]
 # ## Step 3: words that it never saw
 #
-# What does `gpt2-words` know of words that it never saw? It sees each of the 2,171 test words but for the last letter.
-# What it finds likeliest is that letter in 34.9 %; what pairs of letters find likeliest is it in 11.4 %. Of ten words
-# that it may have learned it says the next letter in 7: "u" after "q", "g" after "walkin"; but "n" after "stati", where
-# "o" leads to "station".
+# How much does `gpt2-words` know of words that it never saw? It reads each of the 2,171 test words without the last
+# letter. Its likeliest letter is the right one for 34.9 %; counted pairs of letters are right for 11.4 %. In ten words
+# that it may have learned it predicts the next letter right in 7: "u" after "q", "g" after "walkin"; but "n" after
+# "stati", and not the "o" of "station".
 
 # %%
 said = encoder.logits(input_ids=tested.ids, attention_mask=np.ones_like(tested.ids))
-pairs = np.ones((training.VOCAB, training.VOCAB))  # how often a letter follows another, once more than it does
+pairs = np.ones((training.VOCAB, training.VOCAB))  # pairs of letters, each counted once more than it occurs
 np.add.at(pairs, (learned.ids[learned.counts], learned.targets[learned.counts]), 1)
-last = tested.counts.sum(axis=1) - 2  # the place that sees all letters but the last
+last = tested.counts.sum(axis=1) - 2  # the place that sees all letters except the last
 each = np.arange(len(last))
 letter = tested.targets[each, last]
 by_model, by_pairs = said[each, last].argmax(axis=-1) == letter, pairs[tested.ids[each, last]].argmax(axis=-1) == letter

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Where heads look
 #
-# `005_attention.py` computes one head by hand. This page asks why its scores are divided, how it leaves tokens out, and
-# where the heads of a trained model put their weights.
+# `005_attention.py` computes one head by hand. This page asks why the scores are divided, how attention leaves tokens
+# out, and where the heads of a trained model put their weights.
 #
 # * Vaswani et al. 2017, *Attention Is All You Need* ([arXiv:1706.03762](https://arxiv.org/abs/1706.03762)).
 # * Clark et al. 2019, *What Does BERT Look At?* ([arXiv:1906.04341](https://arxiv.org/abs/1906.04341)).
@@ -46,12 +46,12 @@ print(f"width {width}: one weight is over 0.99 in {stuck[0]:.0%} of the rows; wi
 assert stuck[0] > 0.4 and stuck[1] == 0
 
 # %% [markdown]
-# A trained model's queries and keys are not independent, and it was trained *with* the division. Take it away, and many
-# tokens have one weight near 1 and nothing for the others. How many depends on the block and on the text. Ten sentences
-# (9 to 15 tokens) go through all-MiniLM-L6-v2: without the division 57 % to 93 % of a block's rows have a weight over
-# 0.9, with it 0 % to 33 %. It is more without the division in every block of all ten. In training that would hinder
-# learning: where a weight is almost 1, softmax is nearly flat: a small change of a score changes next to nothing,
-# and small changes are how a model learns (`learning.py`).
+# A trained model's queries and keys are not independent, and it was trained *with* the division. Without the division
+# many tokens have one weight near 1 and nothing for the rest. How many depends on the block and on the text. Ten
+# sentences (9 to 15 tokens) go through all-MiniLM-L6-v2: without the division 57 % to 93 % of a block's rows have a
+# weight over 0.9, with it 0 % to 33 %. There are more without the division in every block of all ten. In training that
+# would hinder learning: when a weight is almost 1, softmax is nearly flat. A small change of a score then changes next
+# to nothing, and small changes are how a model learns (`learning.py`).
 
 # %%
 model = study.load("bert")
@@ -79,10 +79,10 @@ if model.is_minilm:
 # %% [markdown]
 # ## Step 2: the mask
 #
-# Texts of one batch have different lengths, and the shorter one is filled up with tokens that mean nothing. This
-# *padding* must get no weight. The *mask* sees to it: it is added to the scores, 0 where a token is and the most
-# negative float32 where padding is. After softmax that is a weight of exactly 0. (Not minus infinity: a row of nothing
-# else would become NaN.)
+# The texts of a batch have different lengths, and the shorter ones are filled up with tokens that mean nothing. This
+# *padding* must get no weight. The *mask* sees to it: it is added to the scores, 0 for a token and the most negative
+# float32 for padding. After softmax that is a weight of exactly 0. (It is not minus infinity, because a row of only
+# minus infinity would become NaN.)
 
 # %%
 both = encoder.tokenize(["The bank of the river was muddy.", "The bank."])
@@ -101,24 +101,24 @@ assert np.abs(unmasked - alone).max() > 1000 * CLOSE
 # %% [markdown]
 # ## Step 3: where the heads put their weights
 #
-# Three simple habits: the weight on the first token, `[CLS]`; the weight on the token just before; and just after. The
-# mean over all tokens, of every head: first of the ten sentences, each by itself, then of ten texts of 175 to 202
-# tokens, each made of 25 sentences.
+# We measure three simple habits of every head: the weight on the first token, `[CLS]`; the weight on the token just
+# before; and the weight on the token just after. Each is a mean over all tokens of a text: first in ten single
+# sentences, then in ten texts of 175 to 202 tokens, each made of 25 sentences.
 #
-# In all-MiniLM-L6-v2 head 2 of block 0 puts all its weight on the token before, in each of the ten sentences; in the
-# long texts 0.80 to 0.84 of it. No other head looks as much at the token before, in any of the twenty. Head 8 of block
-# 1 is the one for the token after: 0.55 to 0.70 in short texts, 0.62 to 0.66 in long ones. Such heads are few: the
-# largest weight of a row is 1.00 for head 2 of block 0, but 0.26 to 0.47 for the others of that block.
+# In all-MiniLM-L6-v2 head 2 of block 0 puts all its weight on the token before in each of the ten sentences, and 0.80
+# to 0.84 of it in the long texts. No other head looks as much at the token before, in any of the twenty texts. Head 8
+# of block 1 looks at the token after: 0.55 to 0.70 in short texts, 0.62 to 0.66 in long ones. Sharp heads are few: the
+# largest weight of a row is 1.00 for head 2 of block 0, but 0.26 to 0.47 for the block's other heads.
 #
-# On `[CLS]` is more than half of all weight in blocks 2 and 4 of all ten sentences, and in blocks 1 and 3 of nine. In
-# the long texts it is 0.23 to 0.42 there: there are more tokens to share the weight. So a habit belongs to a head *and*
-# to a length of text. Clark and others saw much weight on `[SEP]` in BERT, and read it as what a head does when it has
-# nothing to do: the *attention sink* of later papers.
+# `[CLS]` gets more than half of all weight in blocks 2 and 4 of all ten sentences, and in blocks 1 and 3 of nine. In
+# the long texts it gets 0.23 to 0.42 in these blocks, because more tokens share the weight. So a habit belongs to a
+# head *and* to a length of text. Clark et al. saw much weight on `[SEP]` in BERT, and took it for the place where a
+# head looks when it has nothing to do: the *attention sink* of later papers.
 
 
 # %%
 def habits(text: str) -> dict[str, np.ndarray]:
-    """Give every head's mean weight on the first token, the one before and the one after: each (blocks, heads)."""
+    """Compute every head's mean weight on the first token, the one before, the one after: (blocks, heads) each."""
     found = encoder.trace(**encoder.tokenize(text))
     weights = np.stack([found[f"attentions.{i}"][0] for i in blocks])
     return {

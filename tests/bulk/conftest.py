@@ -1,4 +1,4 @@
-"""What tests of many texts share: a tiny model, and where a test writes."""
+"""Tests of many texts share a tiny model and a folder to write to."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ sys.exit(code)
 @pytest.mark.skipif(sys.platform != "linux", reason="a process's peak of memory is Linux's to say")
 @pytest.mark.parametrize("form", FORMATS)
 def test_half_a_million_short_texts(form: str, tmp_path: Path) -> None:
-    """Of ten times as many texts, the peak of memory is that of some shards: a static model, which takes no time."""
+    """For ten times as many texts, the peak of memory is still a few shards; a static model makes the test fast."""
     random, peaks, model = Random(0), list[int](), static_folder(tmp_path / "model", embeddings=numbers(VOCAB, 384))
     for count in (COUNT // 10, COUNT):
         source, out = tmp_path / "a.txt", tmp_path / "out"

@@ -1,4 +1,4 @@
-"""What tests of the commands share: no model named by the environment, and a BERT of twelve words."""
+"""Tests of the commands share an environment that names no model, and a BERT of twelve words."""
 
 from __future__ import annotations
 

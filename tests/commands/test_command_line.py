@@ -104,7 +104,7 @@ def test_a_command_about_a_model_takes_it_as_its_argument(name: str, folder: Pat
 
 
 def test_the_only_side_there_is_needs_no_name(tmp_path: Path, capsys: Printed) -> None:
-    """Of Whisper's own folder, and of the one that `extract` makes of it."""
+    """With Whisper's folder, and with the folder that `extract` makes of it."""
     whisper = REFERENCE / "whisper"
     ran(capsys, "extract", whisper, "-o", tmp_path / "made")
     for folder in (whisper, tmp_path / "made"):

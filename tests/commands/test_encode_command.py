@@ -1,4 +1,4 @@
-"""`minibert encode` and `minibert similar`: what goes to stdout and to files, and what is refused."""
+"""`minibert encode` and `minibert similar`: their output on stdout and in files, and their errors."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_encode_with_a_prompt(option: str, name: str, capsys: Printed) -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_encode_normalizes_shortens_and_quantizes(precision: str, tmp_path: Path, capsys: Printed) -> None:
-    """Printed and in a file; the ranges of int8 are those of all texts, of several chunks too."""
+    """Printed and in a file; the ranges of int8 come from all texts, even from several chunks."""
     texts, path = [f"{text} we {'a ' * (i % 5)}" for i, text in enumerate(TEXTS * 200)], tmp_path / "vectors.npy"
     options = ["-m", PROMPTS, "--normalize", "--truncate-dim", "13", "--precision", precision]
     vectors = minibert.load_encoder(PROMPTS, truncate_dim=13).encode(texts, normalize_embeddings=True)

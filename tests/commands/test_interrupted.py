@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from limits import CHILD_SECONDS
 from reference_files import REFERENCE
 
 from minibert.cli import INTERRUPTED, main
-from minibert.commands import info
+from minibert.commands import explain
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="sends a signal of POSIX"), pytest.mark.usefixtures("heard"),
@@ -34,6 +35,11 @@ def press() -> None:
 # -- what becomes of the signal ---------------------------------------------------------------------------------------
 
 
+def _runs(monkeypatch: Patch, run: Callable[[Any], Any]) -> None:
+    """Let `minibert info` call this function."""
+    monkeypatch.setitem(explain.COMMANDS, "info", explain.COMMANDS["info"]._replace(run=run))
+
+
 def test_an_error_that_a_library_makes_of_it(monkeypatch: Patch, capsys: Printed) -> None:
     """As "numpy._core.multiarray failed to import", which is C code's word for any error while NumPy is imported."""
 
@@ -44,7 +50,7 @@ def test_an_error_that_a_library_makes_of_it(monkeypatch: Patch, capsys: Printed
         except KeyboardInterrupt:
             raise ImportError("numpy._core.multiarray failed to import") from None
 
-    monkeypatch.setattr(info, "run", run)
+    _runs(monkeypatch, run)
     assert main(["info"]) == INTERRUPTED
     assert capsys.readouterr() == ("", "")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -53,7 +59,7 @@ def test_an_error_that_a_library_makes_of_it(monkeypatch: Patch, capsys: Printed
 
 def test_a_handler_of_another_program_stays(monkeypatch: Patch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(info, "run", lambda arguments: seen.append(signal.getsignal(signal.SIGINT)))
+    _runs(monkeypatch, lambda arguments: seen.append(signal.getsignal(signal.SIGINT)))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     assert main(["info"]) == 0 and seen == [signal.SIG_IGN]
     signal.signal(signal.SIGINT, signal.default_int_handler)

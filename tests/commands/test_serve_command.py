@@ -1,4 +1,4 @@
-"""`minibert serve` as a process: where it listens, what it refuses at the start, and how it ends."""
+"""`minibert serve` as a process: its address, its errors at the start, and its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import Printed, failure, ran
+from command_line import Printed, failure
 from reference_files import REFERENCE
 from served import SECONDS, Address, needs_server
 
@@ -38,7 +38,7 @@ def serving(
     said: str = "sentences-last-token",
     path: str = "/v1/embeddings",
 ) -> Iterator[tuple[subprocess.Popen[str], Address]]:
-    """Start the command and wait until it says where it is."""
+    """Start the command and wait until it prints its address."""
     command = [sys.executable, "-m", "minibert", "serve", *models, "--port", "0", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -273,9 +273,4 @@ def test_a_reranker_alone(option: tuple[str, ...], monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("MINIBERT_MODEL", raising=False)
     with serving("--name", "r", models=(*option, RERANKER), said="r", path="/rerank") as (_, address):
         assert len(address.ask("/rerank", {"query": "a", "texts": ["b", "c"], "model": RERANKER}).json) == 2
-        assert "no model of this server gives vectors; it was started with" in address.embed("dog").error
-
-
-def test_the_help_names_the_better_choice(capsys: Printed) -> None:
-    out, _ = ran(capsys, "help", "serve")
-    assert "text-embeddings-inference (TEI) is the better choice" in out and "2048" in out
+        assert "no model of this server computes vectors; it was started with" in address.embed("dog").error

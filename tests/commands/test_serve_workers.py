@@ -49,7 +49,7 @@ def children(process: int) -> set[int]:
 
 @contextmanager
 def started(program: str, *options: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], Address]]:
-    """Start it, and wait until it says where it listens."""
+    """Start it, and wait until it prints its address."""
     environment = os.environ | PATIENT | {f"MINIBERT_SERVE_{name}": value for name, value in variables.items()}
     command = [sys.executable, "-m", *PROGRAMS[program], *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:

@@ -7,14 +7,14 @@ import math
 import numpy as np
 from drawn import normal
 
-from minibert.equations.blocks import Affine, attention_scores, linear, split_heads
+from minibert.equations.blocks import Linear, attention_scores, linear, split_heads
 from minibert.equations.input_layer import layer_norm
 from minibert.equations.nine_terms import normed_parts, score_terms, term_shares
 
 ROUNDING = 1e-12  # float64, relative to max(1, |value|); measured 8e-15
 DIM, HEADS, SEQ = 6, 2, 4
 PARTS, WEIGHT, BIAS = 3 * normal(3, SEQ, DIM), normal(DIM), normal(DIM, seed=4)
-QUERY, KEY = (Affine(normal(DIM, DIM, seed=seed), normal(DIM, seed=seed)) for seed in (5, 6))
+QUERY, KEY = (Linear(normal(DIM, DIM, seed=seed), normal(DIM, seed=seed)) for seed in (5, 6))
 
 
 def test_the_parts_add_up_to_the_norm_of_the_sum() -> None:

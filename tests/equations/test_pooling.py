@@ -74,14 +74,14 @@ def test_similarity(name: str, dtype: str, tolerance: float) -> None:
 
 
 def test_normalized_scales_by_the_largest_size() -> None:
-    """Of numbers below zero alone, and of one that is far larger than the largest above zero."""
+    """For only negative numbers, and for a negative number far larger than the largest positive one."""
     found = normalized(np.array([[-3e-30, -4e-30], [-3e30, -4e30], [-1e30, 1e10]], np.float32))
     np.testing.assert_allclose(found, [[-0.6, -0.8], [-0.6, -0.8], [-1, 1e-20]], rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_a_power_of_two_changes_no_bit(dtype: str) -> None:
-    """Also where it moves the squares so far that they are scaled first."""
+    """Also if it moves the squares so far that they are scaled first."""
     x = np.random.default_rng(0).standard_normal((40, 65)).astype(dtype) * np.geomspace(1e-12, 1, 65).astype(dtype)
     want = normalized(x)
     for power in (-70, 70):

@@ -27,7 +27,7 @@ def test_cosine_similarity_is_its_definition() -> None:
 
 
 def test_cosine_of_odd_rows() -> None:
-    """Of zeros, of what is no number, and of rows whose squares leave float64: the angle between them does not."""
+    """For zeros, for NaN, and for rows whose squares overflow float64 while their angle does not."""
     assert np.array_equal(similarity.cosine_similarity([[0.0, 0.0], [1.0, 0.0]]), [[0, 0], [0, 1]])
     found = similarity.cosine_similarity([[np.nan, 1.0], [1.0, 0.0]])
     assert np.array_equal(found, [[np.nan, np.nan], [np.nan, 1.0]], equal_nan=True)

@@ -1,4 +1,4 @@
-"""What tests of files share: a tiny BERT with a vocabulary of few words, and what its simplest file gives."""
+"""Tests of files share a tiny BERT with a vocabulary of few words, and the output of its simplest file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> EmbeddingLayer:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Array:
-    """What the tiny BERT gives when its file is as simple as can be."""
+    """The tiny BERT's output from the simplest possible file."""
     return result(write(tmp_path_factory.mktemp("plain")))
 
 

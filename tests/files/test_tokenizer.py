@@ -146,7 +146,7 @@ def test_a_model_is_told_of_two_texts_where_its_tokenizer_s_class_says_so(tmp_pa
     assert not any(types(tokenizer_class="PreTrainedTokenizerFast") + types(tokenizer_class="DistilBertTokenizer"))
     assert not any(types(model_input_names=names))
     assert types(tokenizer_class="TokenizersBackend", model_input_names=[*names, "token_type_ids"]) == told
-    with pytest.raises(minibert.TokenizerError, match="'model_input_names' must be a list of names, found 'input_ids'"):
+    with pytest.raises(minibert.TokenizerError, match="'model_input_names'"):
         types(model_input_names="input_ids")
 
 
@@ -212,7 +212,7 @@ def test_truncation_without_a_longest_length_needs_one(tmp_path: Path) -> None:
     layer = minibert.load(write_wordpiece(write(tmp_path, T5)))
     assert layer.tokenize("a " * 50)["input_ids"].shape == (1, 52)
     assert layer.tokenize("a " * 50, truncation=True, max_length=20)["input_ids"].shape == (1, 20)
-    with pytest.raises(ValueError, match="t5 has no longest length; pass max_length with truncation"):
+    with pytest.raises(ValueError, match=r"^t5 .*max_length"):
         layer.tokenize("a", truncation=True)
     assert same_bits(layer.embed(["a"], truncation=True), layer.embed(["a"])), "there is nothing to cut"
 
@@ -228,7 +228,7 @@ def test_hostile_text_and_a_megabyte_work(real: EmbeddingLayer) -> None:
         assert batch["input_ids"][0, 0] == 101 and batch["input_ids"][0, -1] == 102
         assert batch["input_ids"].size == lengths.get(text, batch["input_ids"].size)
         assert np.isfinite(real(**batch)).all()
-    with pytest.raises(ValueError, match="text 0 has 170002 tokens, but the longest sequence is 512 "):
+    with pytest.raises(ValueError, match=r"170002.* 512"):
         real.embed(long)
     assert same_bits(real.embed(long, truncation=True), real.embed("cloud " * 510))
 

@@ -98,7 +98,7 @@ def gradients(folder: Any, row: int, label: int) -> tuple[float, list[np.ndarray
 
 
 def test_what_heads_add_is_torch_s_gradient_times_their_values() -> None:
-    """Of GPT-2 the shares are made by hand in tests/show/test_contributions.py."""
+    """GPT-2's shares are computed by hand in tests/show/test_contributions.py."""
     found = HEAD_CASE["bert-masked_word"]
     with minibert.load_encoder(found.folder) as encoder:
         trace, bound = encoder.trace(ONE, head="masked_word"), encoder.head("masked_word")

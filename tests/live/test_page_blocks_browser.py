@@ -24,7 +24,7 @@ TOKENS = ["[CLS]", "the", "bank", "of", "the", "river", "was", "muddy", "[SEP]"]
 
 
 def probabilities(encoder: Encoder, block: int, head: int | None, text: str = SENTENCE) -> Array:
-    """What the trace has: one head's, or the mean of all."""
+    """The trace's weights: one head's, or the mean of all heads."""
     of_block = encoder.trace(**encoder.tokenize(text))[f"attentions.{block}"][0].astype(np.float64)
     return of_block.mean(axis=0) if head is None else of_block[head]
 

@@ -37,7 +37,7 @@ def test_a_planted_mistake_is_found_where_it_is_and_named(name: str, tmp_path: P
 
 @pytest.mark.parametrize("name", OF_STATES)
 def test_of_hidden_states_alone_the_mistake_is_named_too(name: str, tmp_path: Path) -> None:
-    """Where a port gives nothing from within its blocks: as a whole, else block by block."""
+    """For a port without intermediates of its blocks: as a whole, else block by block."""
     planted = OF_STATES[name]
     report = planted_ports.judged(planted.port, tmp_path, states_alone=True)
     assert not report.passed and report.matches == planted.matches, "\n".join(report.lines)

@@ -130,7 +130,7 @@ def test_a_text_goes_on(tmp_path: Path, model_type: str) -> None:
 
 @pytest.mark.parametrize(("model_type", "text"), [("qwen2", word_models.TEXTS[2]), ("llama", word_models.TEXTS[0])])
 def test_what_generation_config_json_says(tmp_path: Path, model_type: str, text: str) -> None:
-    """Which file says where a text ends; every setting of `generate` is followed, without effect, or refused."""
+    """The file that decides the end of a text; settings of `generate` are followed, without effect, or refused."""
     transformers = importlib.import_module("transformers")
     made(tmp_path, model_type, WRITES[model_type], "AutoModelForCausalLM", eos_token_id=None)
     tokenizer, config = transformers.AutoTokenizer.from_pretrained(tmp_path), tmp_path / "config.json"

@@ -1,4 +1,4 @@
-"""What tests of a layer share: a folder for each kind of model, and its layer, opened once for a file of tests."""
+"""Tests of a layer share a folder for each kind of model, and its layer, opened once for a file of tests."""
 
 from __future__ import annotations
 

@@ -272,7 +272,7 @@ FLAGS = {
 
 @pytest.mark.parametrize("name", FLAGS)
 def test_a_flag_is_true_or_false(name: str, tmp_path: Path) -> None:
-    """What Python takes for true, such as the text "false" or NaN, would be another layer in silence."""
+    """A value that Python treats as true, like the text "false" or NaN, would silently make another layer."""
     folder = prepared(name, tmp_path / name)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     for flag in FLAGS[name]:

@@ -26,7 +26,7 @@ from reference_files import REFERENCE
 import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import steady
+from minibert.families.parts.modules import steady
 from minibert.families.rows import BLOCKS
 from minibert.models.heads import heads
 from minibert.models.open import load_encoder
@@ -120,8 +120,8 @@ def test_weights_that_are_copied_stand_as_they_are_read(name: str) -> None:
     """And give the bits of those that stand as they are stored."""
     mapped = small(name)
     with minibert.load_encoder(PLACES[-1] / f"{name}-False", same_bits=True, mmap=False) as copied:
-        assert all(module.in_order for _, module in copied.stack._maps)
-        assert name == "gpt2" or not any(module.in_order for _, module in mapped.stack._maps)
+        assert all(module.column_major for _, module in copied.stack._maps)
+        assert name == "gpt2" or not any(module.column_major for _, module in mapped.stack._maps)
         ids, mask = batch([3, 17, 40, 88, 1, 17])
         assert not off_alone(lambda ids, mask: copied(ids, attention_mask=mask), ids, mask)
         assert same_bits(copied(ids, attention_mask=mask), mapped(ids, attention_mask=mask))
@@ -269,7 +269,7 @@ def test_vectors_of_a_real_model(minilm: Path) -> None:
 def test_every_token_has_a_row_of_its_own(each: Kernel, sizes: list[int], shape: tuple[int, int]) -> None:
     for rows in filter(None, (each.usual, each.same)):
         lengths = np.array(sizes, np.int64)
-        fewest = max(rows.fewest(*shape), rows.fewest(*shape, in_order=True))
+        fewest = max(rows.fewest(*shape), rows.fewest(*shape, column_major=True))
         layout = packing.Layout.of(lengths, rows, fewest)
         x = np.arange(lengths.sum())
         filled = layout.filled(x)
@@ -291,12 +291,13 @@ def test_a_kernel_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_blas_keeps_its_threads_from_a_text_where_the_bits_depend_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bool] = []
+    asked: list[computing.Blas] = []
     monkeypatch.setattr(blocks, "compute", lambda *given: [asked.append(given[3]), computing.compute(*given)])
+    monkeypatch.setattr(blocks, "spreads", lambda threads: True)
     for same in (False, True):
         encoder = minibert.load_encoder(CASE["bert"].folder, same_bits=same)
         encoder(np.array([[5, 6]]))
-        assert asked.pop() is (same and not kernel().always)
+        assert asked.pop() == ("held" if same and not kernel().always else "own")
 
 
 def test_all_doors_ask_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ class Item:
 
 
 def kept(pytestconfig: pytest.Config, items: list[Item], **options: Any) -> list[str]:
-    """What is left, in the order of before; nothing is lost on the way."""
+    """The remaining tests keep their order; nothing is lost on the way."""
     plugin: Any = pytestconfig.pluginmanager.get_plugin(str(CONFTEST))
     left_out, everything = list[Any](), list(items)
     given = {"few": None, "share": 1, "seed": ""} | options
@@ -51,7 +51,7 @@ def test_few_keeps_each_test_and_takes_other_rows_for_the_next(pytestconfig: pyt
 
 
 def test_commits_take_each_slow_test_in_turn(pytestconfig: pytest.Config) -> None:
-    """Six seeds in a row would be luck; of a hundred none leaves a test out. What is not slow is always there."""
+    """Six seeds in a row would be luck; of a hundred none leaves a test out. Tests that are not slow always remain."""
     chosen = Counter[str]()
     for seed in map(str, range(100)):
         items = [Item(f"a.py::test_slow[{i}]", "slow") for i in range(25)] + [Item(f"b.py::{i}") for i in range(3)]

@@ -16,7 +16,7 @@ VAGUE = re.compile(r"^(What|Those|How|Where|Which)\b|\b(so many|what is|of its o
 
 
 def first_sentences(source: str) -> Iterator[tuple[int, str]]:
-    """Give the line and the first sentence of each docstring."""
+    """Return the line and the first sentence of each docstring."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, DEFINED) and (text := ast.get_docstring(node)):
             line = node.body[0].lineno

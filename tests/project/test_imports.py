@@ -221,7 +221,7 @@ def test_explain_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:
     code = "from minibert.cli import main\nwith contextlib.redirect_stdout(io.StringIO()):\n"
     code += "    main(['explain', 'we', '-m', sys.argv[1]])"
     found = loaded(code, str(folder), before="sys, io, contextlib")
-    heavy = {f"minibert.{name}" for name in ("show.plot", "show.pictures", "commands.plot", "commands.encode")}
+    heavy = {f"minibert.{name}" for name in ("show.plot", "show.pictures", "commands.encode")}
     heavy |= {"minibert.hub.repository", "huggingface_hub", "matplotlib", "torch", "transformers", "tqdm", "asyncio"}
     assert not heavy & {*found, *(name.partition(".")[0] for name in found)}
     assert {"tokenizers", "safetensors", "minibert.show.explain"} <= found

@@ -74,7 +74,7 @@ def test_every_exercise_is_tried(lab: ModuleType) -> None:
 
 
 def said(lab: ModuleType, name: str, answer: Answer, printed: Printed) -> str:
-    """Give the lines that the check prints of an answer, called by the exercise's name."""
+    """Return the lines that the check prints for an answer, called by the exercise's name."""
 
     def tried(*arguments: Any) -> Any:
         return answer(*arguments)
@@ -156,7 +156,7 @@ WRONG: tuple[tuple[str, Answer, str], ...] = (
     ("position_rows", lambda positions, ids: positions[: len(ids) + 1], "1 row too many"),
     ("total", lambda words, positions, types: words + positions, "type rows left out"),
     ("total", lambda words, positions, types: words + positions + types[1], "type 1 for all tokens"),
-    ("total", lambda words, rows, types: np.add(words, rows, out=words) + types[0], "changes what it is given"),
+    ("total", lambda words, rows, types: np.add(words, rows, out=words) + types[0], "changes its arguments"),
     ("even", lambda x, eps: (x - mean(x)) / (x.std(-1, keepdims=True) + eps), "eps outside the root"),
     ("even", lambda x, eps: (x - mean(x)) / np.sqrt(x.var(-1, keepdims=True, ddof=1) + eps), "divided by dim - 1"),
     ("even", lambda x, eps: (x - mean(x)) / (x.std(-1, keepdims=True, ddof=1) + eps), "dim - 1, eps outside the root"),
@@ -177,7 +177,7 @@ WRONG: tuple[tuple[str, Answer, str], ...] = (
     ("input_layer", lambda i, w, p, t, n: norm(w[i] + p[: len(i)] + t[0], n.bias, n.weight, n.eps), "weight and bias"),
     ("input_layer", lambda i, w, p, t, n: norm(x := w[i] + p[: len(i)] + t[0]) * (1 - 1 / x.shape[1]) ** 0.5 * n.weight
                                           + n.bias, "divided by dim - 1, eps missing"),
-    ("ids_of", lambda sums, words, p, t: nearest(words, sums - p[: len(sums)]), "types not taken away"),
+    ("ids_of", lambda sums, words, p, t: nearest(words, sums - p[: len(sums)]), "types not subtracted"),
     ("ids_of", lambda sums, words, p, t: 1.0 * nearest(words, sums - p[: len(sums)] - t[0]), "whole numbers, found"),
     ("scores", lambda q, k: q @ k.T, "no division by sqrt(head_dim)"),
     ("scores", lambda q, k: q @ k.T / q.shape[1], "division by head_dim"),
@@ -200,7 +200,7 @@ WRONG: tuple[tuple[str, Answer, str], ...] = (
     ("added", lambda x, context, output: x + context @ output.weight + output.bias, "weight transposed"),
     ("attend", lambda x, block, heads: attend(x, block, heads, axis=-2), "softmax over the queries"),
     ("attend", lambda x, block, heads: attend(x[::-1], block, heads), "numbers are wrong"),
-    ("whole_model", lambda x, blocks, heads, eps: blocks.pop() and x, "changes what it is given"),
+    ("whole_model", lambda x, blocks, heads, eps: blocks.pop() and x, "changes its arguments"),
     ("likeliest", lambda logits: int(logits[0].argmax()), "first token instead of the last"),
     ("likeliest", lambda logits: int(logits.argmax()), "place among all logits"),
     ("without", lambda model, text, block, head: model(**text), "nothing is changed"),
@@ -220,7 +220,7 @@ WRONG: tuple[tuple[str, Answer, str], ...] = (
     ("masked_word", lambda x, place, dense, n, w, b: x[place] @ w.T + b, "numbers are wrong"),
     ("sampled", lambda logits, temperature, k, chances: drawn(logits, k, chances), "temperature left out"),
     ("sampled", lambda logits, t, k, chances: drawn(logits / t, len(logits), chances), "all tokens kept"),
-    ("wordpiece", lambda word, vocab: pieces(word, vocab, longest=False), "the shortest piece taken"),
+    ("wordpiece", lambda word, vocab: pieces(word, vocab, longest=False), "the shortest piece chosen"),
     ("wordpiece", lambda word, vocab: pieces(word, vocab, mark=""), "## forgotten"),
     ("gpt2_block", lambda x, block, heads, eps: gpt2_block(x, block, heads, eps, mask=False), "causal mask forgotten"),
     ("gpt2_block", lambda x, b, heads, eps: gpt2_block(x, b, heads, eps, first=False), "norm not applied, at h.*.ln_1"),
@@ -255,7 +255,7 @@ CELLS: tuple[tuple[str, str], ...] = (
 
 
 def test_a_name_from_outside_the_function_is_the_mistake_that_is_named(lab: ModuleType, capsys: Printed) -> None:
-    """Not an attribute, an argument or a local of the same name, nor where the answer is right."""
+    """Not an attribute, an argument or a local of the same name, nor if the answer is right."""
     for source, words in CELLS:
         assert checked(lab, cell(source), capsys).startswith(words), source
 
@@ -272,16 +272,16 @@ class Tensor:
 
 
 ANYWHERE: tuple[tuple[Answer, str], ...] = (
-    (lambda *given: ..., " is still open: write your answer in the place of `...`"),
-    (lambda *given: None, " gives None: is there a `return`"),
-    (lambda *given: (x for x in [1.0]), " gives a generator, which is used up"),
+    (lambda *given: ..., " is still open: write your answer in place of `...`"),
+    (lambda *given: None, " returns None: is there a `return`"),
+    (lambda *given: (x for x in [1.0]), " returns a generator, which can be read only once"),
     (lambda *given: given[99], " stops: IndexError: tuple index out of range"),
     (lambda *given: sys.exit(), " stops: SystemExit"),
-    (lambda *given: np.sum, " gives a function: call it"),
+    (lambda *given: np.sum, " returns a function: call it"),
     (lambda *given: {}, ", found dict"),
     (lambda *given: True, ", found True and False"),
-    (lambda *given: Tensor(), " gives a Tensor, which NumPy cannot read: it requires grad"),
-    (lambda *given: [[1.0], [1.0, 2.0]], " gives rows of different lengths"),
+    (lambda *given: Tensor(), " returns a Tensor, which NumPy cannot read: it requires grad"),
+    (lambda *given: [[1.0], [1.0, 2.0]], " returns rows of different lengths"),
     (recursive, " calls itself without end"),
 )
 

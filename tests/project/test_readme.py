@@ -61,12 +61,6 @@ def run(code: str, folder: Path, **environment: str) -> str:
     return ran([sys.executable, "-W", "error", "-c", code], folder, **environment)
 
 
-def test_it_is_read_in_one_sitting() -> None:
-    assert len(README.splitlines()) <= 150 and len(README.split()) <= 1300
-    readers = re.findall(r"^## For the \w+\n\n(.*?)\n\n", README, re.DOTALL | re.MULTILINE)
-    assert [(len(text.splitlines()) <= 5, text.count("](")) for text in readers] == [(True, 1)] * 3
-
-
 def test_the_ten_lines_print_what_stands_below_them(minilm: Path, tmp_path: Path) -> None:
     ((code, shown),) = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", README, re.DOTALL)
     assert len([line for line in code.splitlines() if line]) == 10
@@ -267,9 +261,10 @@ def test_a_search_of_what_bulk_wrote(minilm: Path, tmp_path: Path, monkeypatch: 
 
 
 def test_an_engine(minilm: Path) -> None:
-    """The one that the tests' own extra brings; the others are tried by hand, as the file says."""
-    command = [sys.executable, RECIPES.parent / "engines.py", minilm, "polars"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    tried = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert (tried.returncode, tried.stderr) == (0, "")
-    assert re.fullmatch(r"\| polars \| [\d.]+ \| \d\.\de[+-]\d\d \|", tried.stdout.splitlines()[-1])
+    """The one that the tests' own extra brings; the others were tried by hand, as the page says."""
+    (code,) = re.findall(r"```python\n(import polars\n\n.*?)```", (RECIPES / "README.md").read_text("utf-8"), re.DOTALL)
+    encoder = minibert.load_encoder(minilm)
+    names = {"texts": TEXTS, "encoder": encoder}
+    exec(compile(code, "README.md", "exec"), names)
+    # a sentence's last bits change with its batch, which engines cut in their own way; measured: 1.0e-7
+    assert np.allclose(names["table"]["vector"].to_numpy(), encoder.encode(TEXTS), atol=1e-6, rtol=0)

@@ -1,4 +1,4 @@
-"""scripts/reference/check.py: how far values that are made again may be from those that are stored."""
+"""scripts/reference/check.py: how far new values may differ from the stored values."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_every_sample_is_tested_once_by_those_that_did_not_see_it(count: int, fo
 @pytest.mark.parametrize(("samples", "features"), [(30, 4), (10, 25)])
 @pytest.mark.parametrize("penalty", [0.0, 0.01, 1.0, 100.0])
 def test_linear_regression_is_least_squares_with_a_short_w(samples: int, features: int, penalty: float) -> None:
-    """A penalty shortens w and leaves b free; without one w is the shortest of those that fit best."""
+    """A penalty shortens w and leaves b free; without a penalty w is the shortest best fit."""
     x, y = normal(samples, features), normal(samples)
     x[:, 0] *= 1 if penalty else 0.01  # a direction along which the samples differ little is fitted too
     w, b = probes.linear_regression(x, y, penalty)
@@ -67,7 +67,7 @@ def test_linear_regression_is_least_squares_with_a_short_w(samples: int, feature
 
 
 def test_the_penalty_is_chosen_on_samples_that_the_fit_has_not_seen() -> None:
-    """Where y follows x in the training part and not in the held-out fifth, the strongest penalty is the best."""
+    """If y follows x in the training part and not in the held-out fifth, the strongest penalty is the best."""
     x = normal(50, 3)
     y = x @ [1.0, 2.0, 3.0]
     assert probes.chosen_penalty(probes.linear_regression, probes.squared_error, x, y, probes.LINEAR) == 1e-6
@@ -94,7 +94,7 @@ def test_a_probe_does_not_choose_by_the_rows_it_is_tested_on(monkeypatch: pytest
 @pytest.mark.parametrize("penalty", [0.01, 1.0, 100.0])
 @pytest.mark.parametrize("size", [1e-2, 1.0, 1e3])
 def test_logistic_regression_stands_at_the_minimum(samples: int, features: int, penalty: float, size: float) -> None:
-    """The loss is convex: where its slope over all features and the intercept is zero, there is the minimum."""
+    """The loss is convex: it is minimal if its slope over all features and the intercept is zero."""
     x, y = size * (normal(samples, features) + 0.3), normal(samples) > 0.4
     w, b = probes.logistic_regression(x, y, penalty)
     p = 1 / (1 + np.exp(-(x @ w + b)))

@@ -72,7 +72,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (V, {"input": [[1, 2]]}, 400, "send the texts (LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False"),
     (V, {"input": ["a", "b\ud800"]}, 400, "input[1] has a lone surrogate U+D800 at index 1"),
     (V, {"input": "a" * (DEFAULTS.characters + 1)}, 400, f"input[0] has {DEFAULTS.characters + 1} characters"),
-    (V, {"input": ["a"] * 2049}, 413, "'input' has 2049 texts, at most 2048"),
+    (V, {"input": ["a"] * 2049}, 413, "'input' has 2049 texts, a request may have 2048"),
     (V, {"input": "a", "dimension": 3}, 400, "there is no field 'dimension'; did you mean 'dimensions'?"),
     (V, {"input": "a", "dimensions": True}, 400, "dimensions must be an integer >= 1, found True"),
     (V, {"input": "a", "encoding_format": "int8"}, 400, "must be one of 'float', 'base64', 'binary', 'ubinary'"),
@@ -82,7 +82,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (V, {"input": ["a", {"text": "b"}]}, 400, "input[1] must be a string, found an object with 'text'"),
     (V, b'{"input": "a", "in\\u0070ut": "b"}', 400, "the field 'input' is given twice; send it once"),
     (V, b'{"input": "a", "\\ud800": 1}', 400, "there is no field '\\ud800'"),
-    (V, {"input": "a", "model": "other"}, 404, f"and {PAIRS!r}, and not the model 'other'"),
+    (V, {"input": "a", "model": "other"}, 404, f"this server does not have the model 'other'; it has {NORMED!r} and"),
     (V, {"input": "a", "model": 7}, 400, "model must be a string, found 7"),
     (V, {"input": "a", "output_dimension": 2}, 400, "output_dimension is not known here, and would"),
     (V, {"input": "a", "prompt": "b"}, 400, "would change the answer; send prompt_name, or put the prompt before each"),
@@ -91,21 +91,21 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (V, {"input": "a", "task": "query", "input_type": "document"}, 400, "are names of one field here"),
     (V, {"input": {"source_sentence": "a", "sentences": ["b"]}}, 400, "no similarities are computed here; send all"),
     (V, {"input": "a", "truncate": "no"}, 400, "truncate must be true or false, found 'no'"),
-    (R, {"query": "a"}, 400, "to be ordered, found neither"),
-    (R, ASKED | {"texts": ["b"]}, 400, "to be ordered, found both"),
+    (R, {"query": "a"}, 400, "to sort, found neither"),
+    (R, ASKED | {"texts": ["b"]}, 400, "to sort, found both"),
     (R, {"documents": ["b"]}, 400, "query must be a string, found nothing"),
     (R, ASKED | {"documents": "b"}, 400, "documents must be a list of strings, found 'b'"),
     (R, ASKED | {"documents": [{"\ud800": "b"}]}, 400, "documents[0] must be a string, found an object with '\\ud800'"),
     (R, ASKED | {"rank_fields": ["title"]}, 400, "would change the answer; send each document as one string"),
     (R, {"query": "a", "texts": [{"text": "b"}]}, 400, "texts[0] must be a string, found an object"),
-    (R, ASKED | {"query": "a" * (DEFAULTS.query + 1)}, 400, f"at most {DEFAULTS.query} are read"),
+    (R, ASKED | {"query": "a" * (DEFAULTS.query + 1)}, 400, f"at most {DEFAULTS.query} are allowed"),
     (R, ASKED | {"top_n": -1}, 400, "top_n must be an integer >= 1"),
     (R, ASKED | {"truncation_direction": "Left"}, 400, "must be 'Right': the end of a text is cut off here"),
     (R, ASKED | {"truncate_prompt_tokens": 9}, 400, "must be -1; to truncate documents send max_tokens_per_doc"),
     (R, ASKED | {"top_n": 1, "top_k": 2}, 400, "top_n and top_k are names of one field here; send one of them"),
     (R, ASKED | {"max_tokens_per_doc": 0}, 400, "max_tokens_per_doc must be an integer >= 1, found 0"),
     (R, ASKED | {"max_chunks_per_doc": 0}, 400, "max_chunks_per_doc must be an integer >= 1, found 0"),
-    (R, ASKED | {"model": NORMED}, 404, f"the model {NORMED!r} does not give scores of documents; ask {RERANKER!r}"),
+    (R, ASKED | {"model": NORMED}, 404, f"the model {NORMED!r} does not compute scores of documents; ask {RERANKER!r}"),
     (V, {"input": "a", "dimensions": 9}, 400, "at most 8, found 9"),
     (
         V,
@@ -133,19 +133,19 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (P, {"inputs": ["a", "b", "c"]}, 400, OF_PREDICT),
     (P, {"inputs": ["a", ["b"]]}, 400, OF_PREDICT),
     # of the longest text that the model takes none is refused, of a longer one each
-    (V, {"input": ["dog", LONG], "truncate": False}, 400, "input[1] has more tokens than this model takes"),
+    (V, {"input": ["dog", LONG], "truncate": False}, 400, "input[1] has more tokens than this model allows"),
     (V, {"input": ["dog"] * 2000 + [LONG], "truncate": False}, 400, "input[2000] has more tokens"),  # a later step
-    ("/embed", {"inputs": ["dog", LONG], "truncate": False}, 400, "inputs[1] has more tokens than this model takes"),
+    ("/embed", {"inputs": ["dog", LONG], "truncate": False}, 400, "inputs[1] has more tokens than this model allows"),
     ("/embed_sparse", {"inputs": ["dog", LONG], "truncate": False}, 400, "inputs[1] has more tokens"),
     (P, {"inputs": [["dog"], ["dog", LONG]], "truncate": False, "model": RERANKER}, 400, "inputs[1] has more tokens"),
     (R, {"query": "a", "texts": ["dog", LONG], "truncate": False}, 400, "texts[1] has more tokens"),
     (R, {"query": "a", "documents": ["dog", LONG], "truncate": False}, 400, "documents[1] has more tokens"),
     # another use, another path
-    (V, {"input": "a", "model": RERANKER}, 404, f"the model {RERANKER!r} does not give vectors; ask {NORMED!r}"),
-    ("/embed_sparse", {"inputs": "a", "model": NORMED}, 404, f"does not give sparse vectors; ask {SPARSE!r}"),
-    (R, ASKED | {"model": PAIRS}, 404, f"does not give scores of documents; ask {RERANKER!r}"),
-    (P, {"inputs": "a", "model": SPARSE}, 404, f"the model {SPARSE!r} does not give labels; ask {RERANKER!r}"),
-    ("/v1/models/other", None, 404, "and not the model 'other'"),
+    (V, {"input": "a", "model": RERANKER}, 404, f"the model {RERANKER!r} does not compute vectors; ask {NORMED!r}"),
+    ("/embed_sparse", {"inputs": "a", "model": NORMED}, 404, f"does not compute sparse vectors; ask {SPARSE!r}"),
+    (R, ASKED | {"model": PAIRS}, 404, f"does not compute scores of documents; ask {RERANKER!r}"),
+    (P, {"inputs": "a", "model": SPARSE}, 404, f"the model {SPARSE!r} does not compute labels; ask {RERANKER!r}"),
+    ("/v1/models/other", None, 404, "this server does not have the model 'other'"),
     ("/embeds", {}, 404, "GET /v1/models, /v1/models/NAME, /info, /metrics, /health"),
     ("/", None, 405, "POST /v1/embeddings"),
     (V, None, 405, "Method Not Allowed"),
@@ -182,7 +182,7 @@ def test_a_path_that_is_not_there_leads_nowhere(address: Address) -> None:
 def test_without_a_reranker_nothing_is_ordered() -> None:
     answer = straight(server(NORMED), "/rerank", b'{"query": "a", "documents": ["b"]}')
     assert answer.status == 404
-    assert answer.error == f"no model of this server gives scores of documents; it was started with {NORMED!r}"
+    assert answer.error == f"no model of this server computes scores of documents; it was started with {NORMED!r}"
 
 
 def test_numbers_that_json_has_no_word_for_are_an_error() -> None:

@@ -1,4 +1,4 @@
-"""What waits, for the worker or for its client: how much there may be of it, how long, and what the end makes of it."""
+"""Requests that wait for the worker or for their client: how many, how long, and what happens at the end."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Timers:
 
     @contextmanager
     def over(self) -> Iterator[None]:
-        """End those that run, and meanwhile those that begin."""
+        """End the running jobs, and the jobs that begin meanwhile."""
         with self.lock:
             self.ending = True
             for call in self.running.values():
@@ -204,7 +204,7 @@ def test_connections_wait_while_nothing_is_accepted(monkeypatch: Patch) -> None:
 
 @pytest.mark.parametrize(("spare", "files"), [(4, -1), (400, 20)])
 def test_silent_connections_lock_no_client_out(spare: int, files: int, monkeypatch: Patch, capsys: Printed) -> None:
-    """Those that have waited longest are closed; what is at work is not. files: how many the system allows."""
+    """The connections that have waited longest are closed, active ones are not. files: how many the system allows."""
     known = os.sysconf
     monkeypatch.setattr(os, "sysconf", lambda name: files if name == "SC_OPEN_MAX" else known(name))
     Timers(monkeypatch)  # no time is over

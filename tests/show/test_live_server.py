@@ -15,8 +15,7 @@ from served import Address, Answer, live_served
 
 import minibert
 from minibert.http_guard import REST
-from minibert.show.live import Live
-from minibert.show.live_server import MOST, LiveServer
+from minibert.show.live import MOST_CONNECTIONS, Live, LiveServer
 
 SMALL_GPT2 = Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words"
 STATE = {"text": "wonderfu"}
@@ -127,7 +126,7 @@ def test_connections_have_a_bound(running: tuple[Address, LiveServer, Live]) -> 
         return connection
 
     with ExitStack() as stack:
-        held = [stack.enter_context(closing(opened())) for _ in range(MOST)]
+        held = [stack.enter_context(closing(opened())) for _ in range(MOST_CONNECTIONS)]
         assert {connection.getresponse().read()[:9] for connection in held} == {b"<!doctype"}
         assert not server.free.acquire(blocking=False)
         waiting = stack.enter_context(closing(opened()))

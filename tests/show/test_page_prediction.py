@@ -67,7 +67,7 @@ def of_each_state(encoder: Encoder, trace: dict[str, Array], head: str) -> list[
         x = trace[f"hidden_states.{i}"][0]
         if encoder.stack.last_norm and i < len(encoder.stack.blocks):
             x = encoder[encoder.stack.last_norm](x)
-        x = x[:1] if bound.takes == "first" else x
+        x = x[:1] if bound.pooling == "first" else x
         for _, work in bound.works:
             x = work(x)
         found.append(bound.last(x))

@@ -1,4 +1,4 @@
-"""A binder that gives what it was made with, zeros for all else, and writes down what is asked for."""
+"""A binder that returns its given values, zeros for the rest, and records every request."""
 
 from __future__ import annotations
 

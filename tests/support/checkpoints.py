@@ -187,7 +187,7 @@ def write_vocab(folder: Path, words: tuple[str, ...] = WORDS) -> Path:
 
 
 def write_wordpiece(folder: Path, **settings: Any) -> Path:
-    """Put the small WordPiece tokenizer into a folder."""
+    """Write the small WordPiece tokenizer into a folder."""
     (folder / "tokenizer.json").write_text(wordpiece_json(**settings), encoding="utf-8")
     return folder
 
@@ -216,7 +216,7 @@ IDS = np.array([[1, 5, 6, 0], [63, 2, 2, 9]])
 
 
 def result(folder: Path, **keywords: Any) -> Array:
-    """What the model in a folder gives for IDS."""
+    """Compute the output of the model in a folder for IDS."""
     import minibert
 
     with minibert.load(folder, **keywords) as layer:

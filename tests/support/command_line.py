@@ -32,7 +32,7 @@ Printed, Patch = pytest.CaptureFixture[str], pytest.MonkeyPatch
 
 
 def started(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own."""
+    """Run the command in a separate process."""
     return subprocess.run(
         [sys.executable, "-m", "minibert", *arguments],
         input=stdin, capture_output=True, text=True, encoding="utf-8", env={**os.environ, **environment},
@@ -40,7 +40,7 @@ def started(*arguments: str, stdin: str = "", **environment: str) -> subprocess.
 
 
 def ran(printed: Printed, *arguments: object) -> tuple[str, str]:
-    """What a run that ends well prints on stdout and on stderr."""
+    """Return stdout and stderr of a successful run."""
     printed.readouterr()  # of earlier runs
     assert main([*map(str, arguments)]) == 0
     return printed.readouterr()
@@ -71,7 +71,7 @@ def numbers(text: str) -> Array:
 
 
 class Drops(io.BytesIO):
-    """What comes through a pipe in the pieces in which it was sent."""
+    """A pipe that returns its content in the pieces in which it was sent."""
 
     def __init__(self, *pieces: bytes) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ def write(folder: Path, kind: str) -> Path:
 
 
 def rows_by_hand(encoder: minibert.Encoder, ids: list[int], dims: int) -> Array:
-    """What the rows should be before they are rounded, token by token, by the textbook: float64."""
+    """Compute the rows before rounding, token by token, by the textbook: float64."""
     before, after = ([encoder.tokenize("a")["input_ids"][0].tolist()[i]] for i in (0, -1))
     x = np.array([encoder([[*before, i, *after]])[0].astype(np.float64).mean(axis=0) for i in ids])
     x -= x.mean(axis=0)

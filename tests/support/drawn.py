@@ -1,4 +1,4 @@
-"""Numbers for tests: random ones, the same in every run and others for every shape; and the cosine of two rows."""
+"""Random numbers for tests, the same in every run and different for every shape; and the cosine of two rows."""
 
 from __future__ import annotations
 

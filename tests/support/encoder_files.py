@@ -50,7 +50,7 @@ def off(ours: Array, theirs: Array) -> float:
 
 
 def kept(inputs: dict[str, Array]) -> Array:
-    """Which tokens are no padding."""
+    """Return a mask of the tokens that are not padding."""
     return inputs.get("attention_mask", np.ones_like(inputs["input_ids"])) != 0
 
 

@@ -219,7 +219,7 @@ def write_with_words(folder: Path, name: str, **changes: Any) -> Path:
 
 
 def computed_once(encoder: minibert.Encoder) -> minibert.Encoder:
-    """Let each text's trace be computed once: of two computations the last bits may differ."""
+    """Compute each text's trace once: the last bits of two computations may differ."""
     trace, known = encoder.trace, dict[bytes, dict[str, Array]]()
 
     def remembered(head: str | None = None, **batch: Array) -> dict[str, Array]:

@@ -54,7 +54,7 @@ class Repository:
 
 @dataclass
 class Request:
-    """What was asked and what was answered. `sent` counts the bytes of the body that went out."""
+    """A request and its answer. `sent` counts the bytes of the body that went out."""
 
     method: str
     path: str
@@ -107,7 +107,7 @@ class Rule:
 
 
 def wrong_content_range(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-    """Say and send the bytes next to those that were asked for."""
+    """Announce and send the bytes beside the requested bytes."""
     if answer.status == 206:
         answer.start, answer.stop = answer.start + 1, answer.stop + 1
         answer.closed, answer.headers["Connection"] = True, "close"  # at the end of a file there is no such byte
@@ -117,7 +117,7 @@ def wrong_content_range(hub: FakeHub, request: Request, answer: Answer) -> Answe
 
 
 def total(size: int) -> Fault:
-    """Say that the file has this size, and send no byte beyond it."""
+    """Announce this size of the file, and send no byte beyond it."""
 
     def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
         if answer.status == 206:
@@ -127,14 +127,6 @@ def total(size: int) -> Fault:
         return answer
 
     return fault
-
-
-def longer(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-    """Send a thousand bytes more than Content-Range promises."""
-    answer.stop += 1000
-    answer.closed, answer.headers["Connection"] = True, "close"
-    answer.headers["Content-Length"] = str(answer.stop - answer.start)
-    return answer
 
 
 def drip(bytes_per_second: float) -> Fault:
@@ -434,7 +426,7 @@ def use(monkeypatch: Any, endpoint: str, home: Path) -> None:
 
 
 def quick_pauses(monkeypatch: Any) -> None:
-    """Let a client wait a thousandth of its pauses before it tries again."""
+    """Shorten a client's pauses before a retry to a thousandth."""
     monkeypatch.setattr(time, "sleep", lambda seconds: sleep(seconds / 1000))
 
 

@@ -28,7 +28,7 @@ class Runs:
         return self
 
     def run(self, argv: list[str], at: int = 0, after: bool = False, largest: int | None = None) -> tuple[int, str]:
-        """Give the exit code and what it told.
+        """Return the exit code and the output.
 
         It is killed before the renaming `at` of a file, counted from 1, or `after` it; no file gets more than `largest`
         bytes.

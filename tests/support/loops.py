@@ -74,7 +74,7 @@ class Port:
     ) -> None:
         """dtype: of the blocks; the input layer is float32, since its bits are compared.
 
-        blocks: where the mistake is made, None for everywhere; in all blocks it is made after them too.
+        blocks: the blocks with the mistake, None for all; then the mistake is also made after the blocks.
         """
         self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.tensors = load_file(folder / "model.safetensors")

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def with_peak(call: Callable[[], Any]) -> tuple[Any, int]:
-    """What it gives, and the most bytes that it held at a time."""
+    """Return its result, and the most bytes that it held at a time."""
     tracemalloc.start()
     try:
         return call(), tracemalloc.get_traced_memory()[1]

@@ -1,4 +1,4 @@
-"""What `minibert verify --save` writes for the tiny BERT, and a port's file made from it."""
+"""The output of `minibert verify --save` for the tiny BERT, and a port's file made from it."""
 
 from __future__ import annotations
 

@@ -19,8 +19,7 @@ import minibert
 from minibert.commands.serve import answer, listen
 from minibert.serve.app import Server
 from minibert.serve.worker import Model, model_of, names_of
-from minibert.show.live import Live
-from minibert.show.live_server import LiveServer
+from minibert.show.live import Live, LiveServer
 
 
 def needs_server() -> None:

@@ -22,7 +22,7 @@ def static_folder(
     normalized: bool = False,
     **tensors: Array | Stored,
 ) -> Path:
-    """Write one; `inside`: the path in modules.json, None: there is none. `longest`: where tokenizer.json truncates."""
+    """Write one; `inside`: the path in modules.json, None: there is none. `longest`: tokenizer.json truncates there."""
     place = folder / (inside or "")
     place.mkdir(parents=True, exist_ok=True)
     named = {"embedding.weight" if name == "weight" else name: each for name, each in tensors.items()}

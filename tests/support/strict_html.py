@@ -1,4 +1,4 @@
-"""Reads a page of HTML strictly, where a browser would forgive."""
+"""Read a page of HTML strictly; a browser would forgive errors."""
 
 from __future__ import annotations
 

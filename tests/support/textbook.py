@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from minibert.equations.blocks import Affine, Block
-from minibert.equations.gated_blocks import GatedBlock, LlamaWeights, Map
+from minibert.equations.blocks import Affine, Block, Linear
+from minibert.equations.gated_blocks import GatedBlock, LlamaWeights
 from minibert.equations.input_layer import Array
 from minibert.equations.whole_models import BertWeights, Gpt2Weights
 
@@ -55,8 +55,8 @@ def gpt2_weights(tensors: Tensors, prefix: str = "") -> Gpt2Weights:
 
 def llama_weights(tensors: Tensors, blocks: int = 2) -> LlamaWeights:
     def block(at: str) -> GatedBlock:
-        maps = [Map(tensors[f"{at}self_attn.{name}_proj.weight"]) for name in "qkvo"]
-        gate, up, down = (Map(tensors[f"{at}mlp.{name}_proj.weight"]) for name in ("gate", "up", "down"))
+        maps = [Linear(tensors[f"{at}self_attn.{name}_proj.weight"]) for name in "qkvo"]
+        gate, up, down = (Linear(tensors[f"{at}mlp.{name}_proj.weight"]) for name in ("gate", "up", "down"))
         norm_1, norm_2 = (tensors[f"{at}{name}_layernorm.weight"] for name in ("input", "post_attention"))
         return GatedBlock(*maps, norm_1, gate, up, down, norm_2)
 

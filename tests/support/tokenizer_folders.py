@@ -133,7 +133,7 @@ def merges(base: Base) -> list[tuple[str, str]]:
 
 
 def tokenizer_json(base: Base, **changes: Any) -> dict[str, Any]:
-    """What tokenizer.json holds: the vocabulary, and rules that no class here has."""
+    """The content of tokenizer.json: the vocabulary, and rules that no class here has."""
     tokens = vocabulary(base)
     rows = {token: i for i, token in enumerate(tokens)}
     model: dict[str, Any] = {"type": base.kind, "vocab": rows}
@@ -201,7 +201,7 @@ OLDER = ("GPT2Tokenizer", "RobertaTokenizer", "Qwen2Tokenizer", "OpenAIGPTTokeni
 
 
 def write_older_files(folder: Path, name: str) -> Path:
-    """Put vocab.txt, or vocab.json and merges.txt, in the place of a folder's tokenizer.json."""
+    """Replace a folder's tokenizer.json by vocab.txt, or by vocab.json and merges.txt."""
     (folder / "tokenizer.json").unlink()
     if BASES[name].kind == "WordPiece":
         (folder / "vocab.txt").write_text("\n".join([*vocabulary(BASES[name]), ""]), encoding="utf-8")

@@ -34,7 +34,7 @@ from minibert.models.run.pipeline import chunked
 from minibert.threads import computing, pool
 from minibert.threads.computing import BlasPolicy, compute
 from minibert.threads.kernels import kernel
-from minibert.threads.pool import behind, parallel_for, prefetch
+from minibert.threads.pool import parallel_for, prefetch
 
 MODEL = REFERENCE / "sentences-dense"
 SAME = 1e-6  # of a vector's length: what other rows in a product may change; measured here: 2e-7
@@ -80,15 +80,15 @@ def blas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blas]:
 # -- held and given back -----------------------------------------------------------------------------------------------
 
 
-def numbers_in_tiles(blas: Blas, count: int = 1, **options: Any) -> list[int]:
+def numbers_in_tiles(library: Blas, count: int = 1, **options: Any) -> list[int]:
     seen: list[int] = []
-    compute(lambda tile: seen.append(blas.num_threads), range(count), **options)
+    compute(lambda tile: seen.append(library.num_threads), range(count), **options)
     return seen
 
 
 def test_while_tiles_are_computed_blas_has_one_thread(blas: Blas) -> None:
     assert numbers_in_tiles(blas, 5) == [1] * 5
-    assert numbers_in_tiles(blas, threads=1) == numbers_in_tiles(blas, held=True) == [1]
+    assert numbers_in_tiles(blas, threads=1) == numbers_in_tiles(blas, blas="held") == [1]
 
 
 def test_alone_and_small_it_keeps_its_threads_until_a_second_begins(blas: Blas) -> None:
@@ -196,7 +196,7 @@ def test_the_last_to_end_gives_it_back_though_another_thread_has_held_it(blas: B
                 time.sleep(0.001)
             assert blas.num_threads == 1
 
-        compute(last, [0], 2, held=True)
+        compute(last, [0], 2, blas="held")
         assert blas.num_threads == 8
 
 
@@ -212,7 +212,7 @@ def test_after_an_error_on_any_thread_it_is_given_back(blas: Blas) -> None:
 # -- Ctrl-C ------------------------------------------------------------------------------------------------------------
 
 FILES = {module.__file__ for module in (computing, pool, contextlib)}
-CALLS, EACH = ("compute", "nested", "parallel_for", "prefetch", "stopped", "behind"), 170  # 1,020 in all
+CALLS, EACH = ("compute", "nested", "parallel_for", "prefetch", "stopped"), 170  # 850 in all
 
 
 def steps_of(work: Callable[[], object], pressed_at: int | None = None) -> int:
@@ -248,9 +248,6 @@ def test_ctrl_c_at_every_step(blas: Blas) -> None:
         assert (blas.num_threads, computing._work.taken) == (8, {}), f"step {step}"
 
 
-writing: list[int] = []  # what `behind` does now
-
-
 def called(name: str) -> list[int]:
     """Let one of the calls turn 0 to 5 into a list of the same numbers, on two threads or three."""
     done: list[int] = []
@@ -260,10 +257,6 @@ def called(name: str) -> list[int]:
         compute(lambda i: compute(done.append, [2 * i, 2 * i + 1], 2), range(3), 2)
     elif name == "parallel_for":
         parallel_for(done.append, range(6), 3)
-    elif name == "behind":
-        with behind(lambda i: [writing.append(i), time.sleep(0), done.append(writing.pop())]) as submit:
-            for i in range(6):
-                submit(i)
     else:
         with contextlib.closing(prefetch(int, range(6 if name == "prefetch" else 9), at_once=True)) as made:
             done.extend(islice(made, 6))  # type: ignore[arg-type]
@@ -289,7 +282,6 @@ def test_ctrl_c_at_random(name: str, blas: Blas, monkeypatch: pytest.MonkeyPatch
             steps_of(lambda: called(name) == [*range(6)] or pytest.fail("a number is missing"), step)
         except KeyboardInterrupt:
             pressed += 1
-        assert writing == [], f"it did not wait for a write after step {step}"
         for end in ends:
             assert end.acquire(timeout=CHILD_SECONDS), f"a thread goes on after step {step}"
         ends.clear()
@@ -512,10 +504,14 @@ def test_the_option_of_the_command_line_arrives(command: str, tmp_path: Path, ca
     file = tmp_path / "texts.txt"
     file.write_text("we lived\nabove\n", encoding="utf-8")
     given = [str(file), "-o", str(tmp_path / "out")] if command == "bulk" else ["we lived", "above"]
-    with mock.patch("minibert.models.run.blocks.compute", side_effect=compute) as computed:
+    with (
+        mock.patch("minibert.models.run.blocks.compute", side_effect=compute) as computed,
+        mock.patch("minibert.models.run.blocks.spreads", return_value=True),
+    ):
         assert main([command, *given, "-m", str(MODEL), "--threads", "3"]) == 0
     capsys.readouterr()
-    assert {call.args[2:4] for call in computed.call_args_list} == {(3, command == "bulk" and not kernel().always)}
+    expected = "held" if command == "bulk" and not kernel().always else "own"
+    assert {call.args[2:4] for call in computed.call_args_list} == {(3, expected)}
     wrong = failure(capsys, command, *given, "-m", str(MODEL), "--threads", "0")
     assert "threads must be an integer >= 1, found 0" in wrong
 

@@ -17,7 +17,7 @@ from reference_files import REFERENCE
 
 import minibert
 from minibert.threads import computing, pool
-from minibert.threads.pool import behind, parallel_for, prefetch
+from minibert.threads.pool import parallel_for, prefetch
 
 MODEL = REFERENCE / "sentences-dense"
 
@@ -43,10 +43,6 @@ def test_a_waiting_caller_does_what_no_thread_does() -> None:
     parallel_for(done.append, range(5), 3)
     assert sorted(done) == [0, 1, 2, 3, 4]
     assert list(prefetch(str, range(5), at_once=True)) == ["0", "1", "2", "3", "4"]
-    with behind(done.append) as write:
-        write(5)
-        write(6)
-    assert done[5:] == [5, 6]
 
 
 def test_no_more_threads_than_blocks_and_none_for_a_single_text() -> None:

@@ -1,4 +1,4 @@
-"""What several tests of verify share."""
+"""Fixtures that several tests of verify share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A seeded BERT; a file of tests may have a folder of its own."""
+    """A seeded BERT; a file of tests may have a separate folder."""
     return encoders.write(tmp_path_factory.mktemp("model") / "bert", "bert")
 
 

@@ -1,4 +1,4 @@
-"""The golden file for ports: it is what the script makes, and its page tells the truth."""
+"""The golden files for ports: they are what the script makes, and their pages tell the truth."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -15,19 +16,21 @@ import encoders
 import numpy as np
 import planted_vectors
 import pytest
+from encoder_files import CASE
 from needed import module_of
 from reference_files import REFERENCE, with_mistake
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import minibert
-from minibert.verify.differences import compare
+from minibert.verify.report import compare
 from minibert.verify.shipped import TEXTS
 from minibert.verify.subjects import encoder_batches, tolerances
 from minibert.verify.traces import read_traces, trace
 from minibert.verify.vectors import read_vectors
 from minibert.verify.verify import verify
 
+SCRIPT = module_of(REFERENCE.parent.parent / "scripts" / "reference" / "golden.py")
 GOLDEN = REFERENCE / "golden.safetensors"
 PAGE = (REFERENCE / "GOLDEN.md").read_text(encoding="utf-8")
 MINIBERT = f"[{sys.executable!r}, '-m', 'minibert'"
@@ -35,13 +38,65 @@ TOLERANCE = 2e-6  # after the norm; measured with the page's own code: 2.5e-7
 
 
 def test_the_file_is_what_the_script_makes(tmp_path: Path) -> None:
-    module = module_of(REFERENCE.parent.parent / "scripts" / "reference" / "golden.py")
     shutil.copytree(REFERENCE / "bert", tmp_path / "bert")
-    module.write_golden(tmp_path)
-    made, kept = load_file(tmp_path / module.NAME), load_file(GOLDEN)
+    SCRIPT.write_golden(tmp_path)
+    made, kept = load_file(tmp_path / SCRIPT.NAME), load_file(GOLDEN)
     assert made.keys() == kept.keys()
     assert all(made[name].tobytes() == kept[name].tobytes() for name in made)
     assert GOLDEN.stat().st_size < 50_000
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the release's archive, unpacked."""
+    made = tmp_path_factory.mktemp("archive")
+    for copy in ("first", "second"):
+        (made / copy).mkdir()
+        SCRIPT.write_archive(made / copy / "minibert-golden.zip", made / f"scratch-{copy}")
+    first, second = (made / copy / "minibert-golden.zip" for copy in ("first", "second"))
+    assert first.read_bytes() == second.read_bytes() and first.stat().st_size < 3_000_000
+    with zipfile.ZipFile(first) as file:
+        file.extractall(made)
+    return made / "minibert-golden"
+
+
+def test_the_archive_has_a_folder_for_each_row_and_its_page(archive: Path) -> None:
+    page = (archive / "README.md").read_text("utf-8")
+    assert page == SCRIPT.PAGE.read_text("utf-8")
+    rows = [(row.case, row.architecture) for row in SCRIPT.ROWS]
+    assert re.findall(r"^\| `(\w+)` \| (\w+) \|", page, re.MULTILINE) == rows
+    names = {path.relative_to(archive).as_posix() for path in archive.rglob("*") if path.is_file()}
+    files = ("config.json", "model.safetensors", "golden.safetensors")
+    assert names == {"README.md", *(f"{case}/{file}" for case, _ in rows for file in files)}
+    kinds = {name.removeprefix("golden_") for case, _ in rows for name in read_traces(archive / case / SCRIPT.NAME)[0]}
+    (listed,) = re.findall(r"^Batches, not all in every file: (.*?)\n\n", page, re.MULTILINE | re.DOTALL)
+    assert kinds == set(re.findall(r"`(\w+)`", listed))
+    for name in ("about", "config", "order", "versions"):
+        assert f"`{name}`" in page
+
+
+@pytest.mark.parametrize("row", SCRIPT.ROWS, ids=lambda row: row.case)
+def test_a_golden_file_is_a_checkpoint_and_what_transformers_computes(archive: Path, row: Any) -> None:
+    """Every intermediate from the first hidden state on is the stored one, none is missing, and verify passes."""
+    folder, case = archive / row.case, CASE[row.case]
+    golden = load_file(folder / SCRIPT.NAME)
+    with safe_open(str(folder / SCRIPT.NAME), framework="np") as file:
+        about = json.loads(file.metadata()["about"])
+    assert about["config"] == json.loads((folder / "config.json").read_text("utf-8"))
+    assert about["config"]["architectures"] == [row.architecture] and about["versions"]["transformers"]
+    weights = load_file(folder / "model.safetensors")
+    assert {name: array.tobytes() for name, array in golden.items() if "|" not in name} == {
+        name: array.tobytes() for name, array in weights.items()
+    }
+    inputs, traces = read_traces(folder / SCRIPT.NAME)
+    assert {key for named in traces.values() for key in named} == {*about["order"]}
+    for kind, named in case.read[1].items():
+        stored = traces[f"golden_{kind}"]
+        assert all(stored[key].tobytes() == array.tobytes() for key, array in named.items())
+        assert {*about["order"][about["order"].index("hidden_states.0") :]} == named.keys()
+        assert inputs[f"golden_{kind}"].keys() == case.read[0][kind].keys()
+    found = verify(str(folder), encoder=True, against=folder / SCRIPT.NAME)
+    assert found.passed and sum(len(d.kinds) for d in found.compared) == sum(map(len, traces.values()))
 
 
 def test_it_is_a_checkpoint_and_its_traces_are_the_layer_s(tmp_path: Path) -> None:

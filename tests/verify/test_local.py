@@ -1,4 +1,4 @@
-"""Several modules of a port wrong at once: each is found by itself, named where its formula has that mistake."""
+"""Several modules of a port wrong at once: each is found by itself, and named if its formula has that mistake."""
 
 from __future__ import annotations
 

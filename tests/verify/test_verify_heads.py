@@ -1,4 +1,4 @@
-"""`minibert verify --encoder` at a head: what it compares, and where it finds a difference."""
+"""`minibert verify --encoder` at a head: the values it compares, and the place of a difference."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ verify_encoder = partial(verify_part, encoder=True)
 
 
 def saved(case: HeadCase, path: Path) -> dict[str, Array]:
-    """What verify saves: every intermediate of every batch."""
+    """The keys that verify saves: every intermediate of every batch."""
     assert verify_encoder(str(case.folder), save=path).passed
     return dict(load_file(path))
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minibert.equations.input_layer import Array
-from minibert.files.tables import StoredTable, Weight, in_order
+from minibert.files.tables import StoredTable, Weight, column_major
 
 if TYPE_CHECKING:
     from .steps import Tensors
 
 
-class Older(NamedTuple):
+class LegacyName(NamedTuple):
     """The older name of a map or a norm. If one tensor holds several maps, this one is number `part` of `parts`."""
 
     path: str
@@ -57,7 +57,7 @@ class OtherNames:
         return found
 
     def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Weight:
-        found: Weight = self._find(lambda *asked: in_order(self._binder.weight(*asked)), names, shape)
+        found: Weight = self._find(lambda *asked: column_major(self._binder.weight(*asked)), names, shape)
         return found
 
     def _find(self, give: Callable[..., Any], asked: tuple[str, ...], shape: tuple[int, ...]) -> Any:
@@ -75,7 +75,7 @@ def shared_names(binder: Tensors) -> OtherNames:
     return OtherNames(binder, lambda asked: (tuple(map(module_path, asked)), 0, 1))
 
 
-def older_names(binder: Tensors, prefix: str, older: str, known: Mapping[str, Older]) -> OtherNames:
+def older_names(binder: Tensors, prefix: str, older: str, known: Mapping[str, LegacyName]) -> OtherNames:
     """Return one block's tensors in a file with older names; one stored tensor may hold the rows of several."""
 
     def names(asked: tuple[str, ...]) -> tuple[tuple[str, ...], int, int]:

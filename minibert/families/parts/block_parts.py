@@ -1,8 +1,8 @@
 """The parts of blocks, as rows name them. `bound_blocks` has what they become with a checkpoint.
 
-A block is a tuple of `Residual`s, in order: `x = after(x + within(work(before(x))))`. `work` is an `Attention` or a
-`FeedForward`; a norm without a path is not there. All parts are in one file, since the author of a row chooses among
-them. The input layer reads rows too, so the files that compute are imported when a block is bound.
+A block is a tuple of `Residual`s, in order: `x = post_norm(x + output_norm(work(pre_norm(x))))`. `work` is an
+`Attention` or a `FeedForward`; a norm without a path is not there. All parts are in one file, since the author of a row
+chooses among them. The input layer reads rows too, so the files that compute are imported when a block is bound.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minibert.errors import CheckpointError
 from minibert.families.family import Family
-from minibert.files.tables import in_order
+from minibert.files.tables import column_major
 
-from .block_names import Older, older_names, shared_names
+from .block_names import LegacyName, older_names, shared_names
 from .config import Config, Frozen, decided, replace, stays_causal
+from .modules import Linear, steady
 from .steps import Norm
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 FARTHEST = 1 << 31  # tokens; longer than any text, and a position plus this is still int64
 
 
-class Site(NamedTuple):
+class BindContext(NamedTuple):
     """One block while it is bound: its number, its path, and its modules so far, in order of computation."""
 
     config: Config
@@ -41,14 +42,12 @@ class Site(NamedTuple):
     scheme: Any  # the input row's positions in attention
     modules: Modules
 
-    def dense(self, name: str, out: int, width: int, biased: bool | str) -> str:
+    def linear(self, name: str, out: int, width: int, biased: bool | str) -> str:
         """Read a map's tensors, and return its path."""
-        from .bound_blocks import Dense
-
         path = self.prefix + name
         weight = self.tensors.weight((f"{path}.weight",), (width, out) if self.transposed else (out, width))
         bias = self.tensors.vector((f"{path}.bias",), (out,)) if decided(self.config, biased) else None
-        self.modules[path] = Dense(weight if self.transposed else in_order(weight), bias, self.transposed)
+        self.modules[path] = Linear(weight if self.transposed else column_major(weight), bias, self.transposed)
         return path
 
     def norm(self, norm: Norm, width: int) -> str:
@@ -72,7 +71,7 @@ class Attention(Frozen):
     window           (config, block's number) -> how far a visible token is at most; None: all tokens are visible
     rotation         (config, block's number) -> the layer type, by which the rotary scheme rotates queries and keys;
                      without it they are not rotated
-    terms            functions that make the terms of the scores (see `plan`) at a `Site`; None: no term
+    terms            functions that make the terms of the scores (see `plan`) at a `BindContext`; None: no term
     """
 
     maps: tuple[str, ...]
@@ -87,32 +86,32 @@ class Attention(Frozen):
     scale: Callable[[Config, int, int], float] = lambda config, head_dim, i: 1 / math.sqrt(head_dim)
     window: Callable[[Config, int], int | None] = lambda config, i: None
     rotation: Callable[[Config, int], str | None] | None = None
-    terms: tuple[Callable[[Site], Term | None], ...] = ()
+    terms: tuple[Callable[[BindContext], Term | None], ...] = ()
 
-    def bind(self, site: Site) -> BoundAttention:
+    def bind(self, context: BindContext) -> BoundAttention:
         from .bound_blocks import BoundAttention
 
-        config, (heads, key_heads, head_dim) = site.config, self.sizes(site.config)
+        config, (heads, key_heads, head_dim) = context.config, self.sizes(context.config)
         dim, widths = config.integer("hidden_size"), [n * head_dim for n in (heads, key_heads, key_heads)]
         outs = widths if len(self.maps) == 3 else [sum(widths)]
-        maps = tuple(site.dense(name, out, dim, self.biased) for name, out in zip(self.maps, outs, strict=True))
-        inside, window = maps[0].rpartition(".")[0], self.window(config, site.i)
+        maps = tuple(context.linear(name, out, dim, self.biased) for name, out in zip(self.maps, outs, strict=True))
+        inside, window = maps[0].rpartition(".")[0], self.window(config, context.i)
         return BoundAttention(
             maps=maps,
-            norms=tuple(site.norm(norm, head_dim) for norm in (self.query_norm, self.key_norm)),
+            norms=tuple(context.norm(norm, head_dim) for norm in (self.query_norm, self.key_norm)),
             scores=f"{inside}.scores",
-            probabilities=f"attentions.{site.i}",
+            probabilities=f"attentions.{context.i}",
             context=f"{inside}.context",
-            output=site.dense(self.output, dim, heads * head_dim, self.output_biased),
+            output=context.linear(self.output, dim, heads * head_dim, self.output_biased),
             heads=heads,
             key_heads=key_heads,
             head_dim=head_dim,
-            scale=self.scale(config, head_dim, site.i),
+            scale=self.scale(config, head_dim, context.i),
             window=None if window is None else min(window, FARTHEST),
             rotated=self.rotation is not None,
-            layer_type=self.rotation and self.rotation(config, site.i),
+            layer_type=self.rotation and self.rotation(config, context.i),
             heads_first=self.heads_first,
-            terms=tuple(term for make in self.terms if (term := make(site)) is not None),
+            terms=tuple(term for make in self.terms if (term := make(context)) is not None),
         )
 
     def sizes(self, config: Config) -> tuple[int, int, int]:
@@ -149,19 +148,19 @@ class FeedForward(Frozen):
     inner: str = "intermediate_size"
     times: int = 0
 
-    def bind(self, site: Site) -> BoundFeedForward:
+    def bind(self, context: BindContext) -> BoundFeedForward:
         from .bound_blocks import BoundFeedForward, activation_of
 
-        dim, inner = site.config.integer("hidden_size"), self.width(site.config)
-        activate = activation_of(site.config, self.act)
-        gate, up = (self.gate, self.up) if decided(site.config, self.gated) else ("", self.ungated)
+        dim, inner = context.config.integer("hidden_size"), self.width(context.config)
+        activate = activation_of(context.config, self.act)
+        gate, up = (self.gate, self.up) if decided(context.config, self.gated) else ("", self.ungated)
         together = gate == up  # gate and up are one map
-        gate = gate and site.dense(gate, 2 * inner if together else inner, dim, self.biased)
-        up = gate if together else site.dense(up, inner, dim, self.biased)
-        activation = site.prefix + self.activation
-        site.modules[activation] = activate
+        gate = gate and context.linear(gate, 2 * inner if together else inner, dim, self.biased)
+        up = gate if together else context.linear(up, inner, dim, self.biased)
+        activation = context.prefix + self.activation
+        context.modules[activation] = activate
         biased = self.biased if self.output_biased is None else self.output_biased
-        down = site.dense(self.down, dim, inner, biased)
+        down = context.linear(self.down, dim, inner, biased)
         return BoundFeedForward(up, gate, activation, down, activate)
 
     def width(self, config: Config) -> int:
@@ -172,20 +171,20 @@ class FeedForward(Frozen):
 
 
 class Residual(Frozen):
-    """A part of a block: `x = after(x + within(work(before(x))))`."""
+    """A part of a block: `x = post_norm(x + output_norm(work(pre_norm(x))))`."""
 
     work: Attention | FeedForward
-    before: Norm = Norm()
-    within: Norm = Norm()
-    after: Norm = Norm()
+    pre_norm: Norm = Norm()
+    output_norm: Norm = Norm()
+    post_norm: Norm = Norm()
 
-    def bind(self, site: Site) -> BoundResidual:
+    def bind(self, context: BindContext) -> BoundResidual:
         from .bound_blocks import BoundResidual
 
-        width = site.config.integer("hidden_size")
-        before, work = site.norm(self.before, width), self.work.bind(site)
-        within, after = (site.norm(norm, width) for norm in (self.within, self.after))
-        return BoundResidual(before, work, within, f"{work.output.rpartition('.')[0]}.sum", after)
+        width = context.config.integer("hidden_size")
+        pre_norm, work = context.norm(self.pre_norm, width), self.work.bind(context)
+        output_norm, post_norm = (context.norm(norm, width) for norm in (self.output_norm, self.post_norm))
+        return BoundResidual(pre_norm, work, output_norm, f"{work.output.rpartition('.')[0]}.sum", post_norm)
 
 
 class TextVector(Frozen):
@@ -200,8 +199,6 @@ class TextVector(Frozen):
 
     def bind(self, config: Config, binder: Binder) -> dict[str, Any]:
         """Read the map, and return its fields of a `SentenceConfig`."""
-        from .bound_blocks import steady
-
         name, dim = f"{self.projection}.weight", config.integer("hidden_size")
         fields: dict[str, Any] = {"poolings": ("lasttoken",), "picks": self.token(config), "dim": dim}
         if not binder.stores(name):
@@ -245,7 +242,7 @@ class Blocks(Frozen):
     elsewhere: str = ""
     shared: Callable[[Config, int], str] | None = None
     older_path: str = ""
-    older: Mapping[str, Older] = {}
+    older: Mapping[str, LegacyName] = {}
 
     def is_causal(self, config: Config) -> bool:
         """Return whether later tokens are masked: as the row says, unless config.json makes every token visible.
@@ -287,9 +284,9 @@ class Blocks(Frozen):
         tensors = tensors or (binder if self.shared is None else shared_names(binder))
         if self.older and not binder.stored_under((prefix,)):
             tensors = older_names(binder, prefix, f"{self.older_path.format(i=i)}.", self.older)
-        site = Site(config, tensors, prefix, i, self.transposed, scheme, {})
+        context = BindContext(config, tensors, prefix, i, self.transposed, scheme, {})
         parts = self.parts if i or not self.first else self.first
-        return BoundBlock(site.modules, tuple(part.bind(site) for part in parts))
+        return BoundBlock(context.modules, tuple(part.bind(context) for part in parts))
 
     def prefix(self, config: Config, i: int) -> str:
         """Return the prefix of block i's keys; if several blocks share a module, the number comes last."""

@@ -15,101 +15,17 @@ import numpy as np
 from minibert.equations import activations
 from minibert.equations import blocks as equations
 from minibert.equations.activations import Activation
-from minibert.equations.fast import PANEL, Panels, linear, steady_linear
+from minibert.equations.fast import PANEL, Panels
 from minibert.equations.input_layer import Array
-from minibert.files.tables import ScratchBuffer, StoredTable, Weight, forget, map_of
-from minibert.threads.kernels import kernel
+from minibert.files.tables import ScratchBuffer, forget, map_of
 
 from .config import Config
+from .modules import Linear
 
 if TYPE_CHECKING:
     from .plan import Step, Term
 
-HEAD_ROWS = 12  # enough for each kernel in `threads.kernels`, with at least `fast.OUTPUTS` outputs
-Modules = dict[str, Any]  # path -> Dense, a norm or the activation, in the order of computation
-
-
-def steady(x: Array, weight: Array, bias: Array | None = None) -> Array:
-    """Return `x @ weight^T + bias` for a head. With kernels that allow it, no row changes a bit of another.
-
-    With another kernel and `same_bits=True`, a call has one text.
-    """
-    return steady_linear(x, weight, bias, HEAD_ROWS, kernel().usual.columns)
-
-
-class Dense:
-    """`y = x @ weight^T + bias`: see `equations.blocks.linear`. `transposed`: the file holds (in, out).
-
-    panels: the weight once more, for products of few rows: see `lay_out`.
-
-    A weight that is a table stays as it is stored, and is converted for each use, to aligned numbers. A misaligned
-    array is copied once, or BLAS would do so at each call.
-    """
-
-    def __init__(self, weight: Weight, bias: Array | None, transposed: bool = False) -> None:
-        if isinstance(weight, np.ndarray) and not weight.flags.aligned:
-            weight = np.array(weight)
-        self._weight, self.bias, self.transposed = weight, bias, transposed
-        self.panels: Panels | None = None
-
-    @property
-    def weight(self) -> Array:
-        """The weight as the file has it, (out, in) or transposed; a stored one is converted anew each time."""
-        return self._weight.array() if isinstance(self._weight, StoredTable) else self._weight
-
-    @property
-    def source(self) -> Weight:
-        """The array or table that holds the weight."""
-        return self._weight
-
-    @property
-    def stored(self) -> bool:
-        """Whether the weight stays in its stored format, and is converted for each use."""
-        return isinstance(self._weight, StoredTable)
-
-    @property
-    def in_order(self) -> bool:
-        """Whether the numbers of one input stand side by side in memory: see `files.tables.in_order`."""
-        if self.stored:
-            return self.transposed
-        down, right = self.weight.strides
-        return (right < down) if self.transposed else (down < right)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of its products."""
-        return self._weight.dtype
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(out, in)."""
-        out, width = self._weight.shape[::-1] if self.transposed else self._weight.shape
-        return out, width
-
-    def matrix(self, buffer: ScratchBuffer) -> Array:
-        """The weight as (out, in); a stored one is converted into `buffer`, valid until that is used again."""
-        weight = buffer.converted(self._weight) if isinstance(self._weight, StoredTable) else self._weight
-        return weight.T if self.transposed else weight
-
-    def part(self, numbers: slice) -> Dense:
-        """The map that gives some of its numbers; nothing is copied."""
-        where = (slice(None), numbers) if self.transposed else (numbers,)
-        weight = self._weight.part(*where) if isinstance(self._weight, StoredTable) else self._weight[where]
-        part = Dense(weight, None if self.bias is None else self.bias[numbers], self.transposed)
-        part.panels = self.panels and self.panels.part(slice(*numbers.indices(self.shape[0])[:2]))
-        return part
-
-    def __call__(self, x: Array) -> Array:
-        matrix = self.matrix(ScratchBuffer())
-        return linear(x, matrix, self.bias) if x.ndim != 2 else steady(x, matrix, self.bias)
-
-    def __repr__(self) -> str:
-        out, width = self.shape
-        if self.transposed:
-            return f"Conv1D(nf={out}, nx={width})"
-        return f"Linear(in_features={width}, out_features={out}, bias={self.bias is not None})"
-
-
+Modules = dict[str, Any]  # path -> Linear, a norm or the activation, in the order of computation
 # the name in config.json -> the equation
 ACTIVATIONS: Mapping[str, Activation] = {
     "gelu": activations.gelu,
@@ -163,7 +79,7 @@ def activation_of(config: Config, key: Key) -> Activation:
     return ACTIVATIONS[name]
 
 
-def lay_out(maps: Sequence[Dense], halved: bool, copied: bool) -> None:
+def lay_out(maps: Sequence[Linear], halved: bool, copied: bool) -> None:
     """Split the weight that these maps share into panels, if possible; without `copied`, only as views of the weight.
 
     With `halved`, each half of the weight is one map. A weight that is converted at each use is left unchanged.
@@ -172,9 +88,9 @@ def lay_out(maps: Sequence[Dense], halved: bool, copied: bool) -> None:
     if first.stored or first.dtype != np.float32 or first.shape[0] % (PANEL * (1 + halved)):
         return
     weight = first.matrix(ScratchBuffer())
-    if first.in_order or copied:
+    if first.column_major or copied:
         panels = Panels.of(weight)
-        if map_of(weight) and not first.in_order:
+        if map_of(weight) and not first.column_major:
             forget(weight)
         for each in maps:
             each.panels = panels
@@ -205,7 +121,7 @@ class BoundAttention(NamedTuple):
         return self.norms if self.heads_first else ()
 
     @property
-    def edges(self) -> tuple[int, int]:
+    def qkv_splits(self) -> tuple[int, int]:
         """Return the first columns of keys and of values if one map holds queries, keys and values."""
         queries = self.heads * self.head_dim
         return queries, queries + self.key_heads * self.head_dim
@@ -223,7 +139,7 @@ class BoundAttention(NamedTuple):
         if len(self.maps) == 1:
             projections = tuple(f"{at}{letter} cut" for letter in "qkv")
             for number, key in enumerate(projections):
-                yield Step(key, "cut", partial(_cut, self.edges, number), (self.maps[0],), self, "qkv"[number])
+                yield Step(key, "cut", partial(_cut, self.qkv_splits, number), (self.maps[0],), self, "qkv"[number])
         names, ends = list[str](), list[str]()
         for letter, last, norm in zip("qkv", projections, (*self.norms, ""), strict=True):
             own, heads = f"{at}{letter}", self.heads if letter == "q" else self.key_heads
@@ -276,8 +192,8 @@ class BoundAttention(NamedTuple):
         return f"{self.scale:.6g} * {q} @ {k}^T{terms}{root}{rotation}"
 
 
-def _cut(edges: tuple[int, int], number: int, x: Array) -> Array:
-    return np.split(x, edges, axis=-1)[number]
+def _cut(splits: tuple[int, int], number: int, x: Array) -> Array:
+    return np.split(x, splits, axis=-1)[number]
 
 
 def _in_heads(head_dim: int, x: Array) -> Array:
@@ -350,26 +266,26 @@ def _half(number: int, x: Array) -> Array:
 class BoundResidual(NamedTuple):
     """One `Residual` bound to a checkpoint: paths of the norms ("" for none), and of the sum."""
 
-    before: str
+    pre_norm: str
     work: BoundAttention | BoundFeedForward
-    within: str
+    output_norm: str
     sum: str
-    after: str
+    post_norm: str
 
     def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
-        """Yield the steps of `after(x + within(work(before(x))))`."""
+        """Yield the steps of `post_norm(x + output_norm(work(pre_norm(x))))`."""
         from .plan import Step, normed
 
-        if self.before:
-            yield normed(self.before, modules[self.before], x)
-        steps = list(self.work.plan(self.before or x, i, modules, stack))
+        if self.pre_norm:
+            yield normed(self.pre_norm, modules[self.pre_norm], x)
+        steps = list(self.work.plan(self.pre_norm or x, i, modules, stack))
         yield from steps
         output = steps[-1].key
-        if self.within:
-            yield normed(self.within, modules[self.within], output)
-        yield Step(self.sum, "sum", np.add, (x, self.within or output), self, "{0} + {1}")
-        if self.after:
-            yield normed(self.after, modules[self.after], self.sum)
+        if self.output_norm:
+            yield normed(self.output_norm, modules[self.output_norm], output)
+        yield Step(self.sum, "sum", np.add, (x, self.output_norm or output), self, "{0} + {1}")
+        if self.post_norm:
+            yield normed(self.post_norm, modules[self.post_norm], self.sum)
 
 
 class BoundBlock(NamedTuple):
@@ -385,7 +301,7 @@ class BoundBlock(NamedTuple):
         x, steps = f"hidden_states.{i}", list[Step]()
         for part in self.parts:
             steps += part.plan(x, i, self.modules, stack)
-            x = part.after or part.sum
+            x = part.post_norm or part.sum
         if i + 1 == len(stack.blocks) and stack.last_norm:
             steps.append(normed(stack.last_norm, stack.others[stack.last_norm], x))
             x = stack.last_norm

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .config import Config, Frozen, decided, replace
+from .modules import LayerNorm, Linear
 from .steps import Norm
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from minibert.equations.input_layer import Array
     from minibert.files.tables import Weight
 
-    from .bound_blocks import Dense
     from .plan import Step
     from .steps import Binder
 
@@ -42,7 +42,7 @@ LEFTOVERS = (  # beginnings of tensors that the reference's classes write and no
 # -- what rows are made of ---------------------------------------------------------------------------------------
 
 
-class HeadMap(Frozen):
+class HeadLinear(Frozen):
     """A linear map.
 
     out      the width of its output: a config key, `LABELS`, or the number itself
@@ -64,10 +64,8 @@ class HeadMap(Frozen):
         """List the names of its weight in files, best first."""
         return tuple(f"{path}.weight" for path in (self.path, self.in_file) if path)
 
-    def bind(self, config: Config, binder: Binder, width: int, words: Callable[[], Weight]) -> Dense:
+    def bind(self, config: Config, binder: Binder, width: int, words: Callable[[], Weight]) -> Linear:
         """Read its tensors. `words` returns the word table (vocab, width)."""
-        from .bound_blocks import Dense
-
         out = count_labels(config) if self.out == LABELS else self.out
         out = config.integer(out) if isinstance(out, str) else out
         if self.tied and not any(map(binder.stores, self.weights)) and tied(config):
@@ -75,7 +73,7 @@ class HeadMap(Frozen):
         else:
             weight = binder.weight(self.weights, (out, width))
         bias = binder.vector(self.biases, (out,)) if decided(config, self.biased) else None
-        return Dense(weight, bias)
+        return Linear(weight, bias)
 
     @property
     def biases(self) -> tuple[str, ...]:
@@ -103,7 +101,7 @@ class Head(Frozen):
     """One head of a model_type.
 
     architectures  ends of the reference's class names that have it: "ForMaskedLM" of BertForMaskedLM
-    takes          the tokens: "every"; "first"; "last", the last token whose id is not `pad_token_id`; the "mean" of
+    pooling        the tokens: "every"; "first"; "last", the last token whose id is not `pad_token_id`; the "mean" of
                    all; "late": every token, then the mean of the logits; or a function of the config
     refuses        config keys that change the logits in a way that is not computed
     causal         the head is only in causal models (True), or only in the other models (False)
@@ -112,16 +110,16 @@ class Head(Frozen):
 
     name: str
     architectures: tuple[str, ...]
-    steps: tuple[HeadMap | Act | Norm, ...]
-    takes: str | Callable[[Config], str] = "every"
+    steps: tuple[HeadLinear | Act | Norm, ...]
+    pooling: str | Callable[[Config], str] = "every"
     refuses: tuple[str, ...] = ()
     causal: bool | None = None
     single: bool = False
 
     @property
-    def maps(self) -> list[HeadMap]:
+    def maps(self) -> list[HeadLinear]:
         """List its linear maps in order; the last one returns the logits."""
-        return [step for step in self.steps if isinstance(step, HeadMap)]
+        return [step for step in self.steps if isinstance(step, HeadLinear)]
 
     def named_by(self, architectures: Iterable[str]) -> bool:
         """Return whether one of these reference classes has this head."""
@@ -135,28 +133,26 @@ class Head(Frozen):
 
     def bind(self, config: Config, binder: Binder, words: Callable[[], Weight]) -> BoundHead:
         """Read its tensors. Raises CheckpointError for a tensor that is missing or has another shape."""
-        from .bound_blocks import Dense
-
         for key in self.refuses:
             if config.get(key) is not None:
                 raise config.refused(f"{key!r} must be null, found {config.get(key)!r}: it is not computed here")
         width = config.integer("hidden_size")
         works: list[tuple[str, Callable[[Array], Array]]] = []
         for step in self.steps:
-            if isinstance(step, HeadMap):
-                works.append((step.path, dense := step.bind(config, binder, width, words)))
-                width = dense.shape[0]
+            if isinstance(step, HeadLinear):
+                works.append((step.path, linear := step.bind(config, binder, width, words)))
+                width = linear.shape[0]
             elif isinstance(step, Act):
                 works.append((step.path, step.function(config)))
             else:
                 works += step.bound(config, binder, "", width).items()
         path, last = works.pop()
-        assert isinstance(last, Dense)  # every row ends with a map
+        assert isinstance(last, Linear)  # every row ends with a map
         named = labels_of(config) if self.maps[-1].out == LABELS else {}
         pad_id = config.get("pad_token_id")
-        takes = self.takes(config) if callable(self.takes) else self.takes
+        pooling = self.pooling(config) if callable(self.pooling) else self.pooling
         return BoundHead(
-            self.name, takes, self.single, tuple(works), path, last, width, named,
+            self.name, pooling, self.single, tuple(works), path, last, width, named,
             pad_id if type(pad_id) is int else None,
         )  # fmt: skip
 
@@ -170,31 +166,29 @@ class BoundHead(NamedTuple):
     """
 
     name: str
-    takes: str
+    pooling: str
     single: bool
     works: tuple[tuple[str, Callable[[Array], Array]], ...]
     path: str
-    last: Dense
+    last: Linear
     labels: int
     id2label: Mapping[int, str]
     pad_id: int | None
 
     def of_tokens(self, key: str) -> bool:
         """Return whether a trace has a row for each token under this key of the head, not one for each text."""
-        return self.takes == "every" or (self.takes == "late" and key != "logits")
+        return self.pooling == "every" or (self.pooling == "late" and key != "logits")
 
     def plan(self, x: str) -> dict[str, Step]:
         """Return all steps from the last hidden states to the logits; padding rows hold numbers too."""
-        from .bound_blocks import Dense
-        from .modules import LayerNorm
         from .plan import IDS, REAL, Step, activated, by_key, mapped, normed
 
-        steps = [Step(".taken", "take", partial(taken, self.takes, self.pad_id), (x, REAL, IDS), self)]
+        steps = [Step(".taken", "take", partial(select_tokens, self.pooling, self.pad_id), (x, REAL, IDS), self)]
         for path, work in self.works:
-            make: Any = mapped if isinstance(work, Dense) else normed if isinstance(work, LayerNorm) else activated
+            make: Any = mapped if isinstance(work, Linear) else normed if isinstance(work, LayerNorm) else activated
             steps.append(make(path, work, steps[-1].key))
         steps.append(mapped(self.path, self.last, steps[-1].key))
-        if self.takes == "late":
+        if self.pooling == "late":
             return by_key([*steps, Step("logits", "logits", mean_of_texts, (self.path, REAL), self)])
         single = partial(np.squeeze, axis=-1) if self.single else np.asarray
         return by_key([*steps, Step("logits", "logits", single, (self.path,), self)])
@@ -205,24 +199,24 @@ def mean_of_texts(x: Array, real: Array) -> Array:
     return np.asarray((x * real[..., None]).sum(1) / real.sum(1, keepdims=True).astype(x.dtype))
 
 
-def taken(takes: str, pad_id: int | None, x: Array, real: Array, ids: Array | None) -> Array:
+def select_tokens(pooling: str, pad_id: int | None, x: Array, real: Array, ids: Array | None) -> Array:
     """Select a head's tokens from hidden states (batch, seq, dim): all, or a row for each text (batch, dim)."""
-    if takes == "mean":
+    if pooling == "mean":
         return mean_of_texts(x, real)
-    found = positions_taken(takes, pad_id, real.shape, ids)
+    found = positions_taken(pooling, pad_id, real.shape, ids)
     return x if found is None else np.asarray(x[np.arange(len(x)), found])
 
 
-def positions_taken(takes: str, pad_id: int | None, shape: tuple[int, ...], ids: Array | None) -> Array | None:
+def positions_taken(pooling: str, pad_id: int | None, shape: tuple[int, ...], ids: Array | None) -> Array | None:
     """Return the position in each sequence of the one token that a head takes, (batch,); None if it takes all.
 
     "last" is the last id that is not `pad_id`, or the first if all are; without ids or `pad_id` the last position.
     """
-    if takes not in ("first", "last"):
+    if pooling not in ("first", "last"):
         return None
     words = np.ones(shape, bool) if ids is None or pad_id is None else ids != pad_id
     last = shape[1] - 1 - np.argmax(words[:, ::-1], axis=1)
-    return np.where(words.any(1) & (takes == "last"), last, 0)
+    return np.where(words.any(1) & (pooling == "last"), last, 0)
 
 
 def architectures(config: Config) -> list[str]:
@@ -268,29 +262,29 @@ def _names_of(config: Config) -> Mapping[str, str] | None:
 
 
 def masked_word(
-    *steps: HeadMap | Act | Norm, architectures: tuple[str, ...] = ("ForMaskedLM", "ForPreTraining")
+    *steps: HeadLinear | Act | Norm, architectures: tuple[str, ...] = ("ForMaskedLM", "ForPreTraining")
 ) -> Head:
     """Return the head that predicts each masked token."""
     return Head(name="masked_word", architectures=architectures, steps=steps, causal=False)
 
 
 def word_heads(
-    *steps: HeadMap | Act | Norm, architectures: tuple[str, ...] = ("ForMaskedLM", "ForPreTraining")
+    *steps: HeadLinear | Act | Norm, architectures: tuple[str, ...] = ("ForMaskedLM", "ForPreTraining")
 ) -> tuple[Head, Head]:
     """Return the two heads that predict a word for each token: the next word in causal models, else the masked one."""
     masked = masked_word(*steps, architectures=architectures)
     return masked, replace(masked, name="next_word", architectures=("LMHeadModel", "ForCausalLM"), causal=True)
 
 
-def classes(*steps: HeadMap | Act | Norm, takes: str | Callable[[Config], str] = "first") -> Head:
+def classes(*steps: HeadLinear | Act | Norm, pooling: str | Callable[[Config], str] = "first") -> Head:
     """Return the head that classifies each text."""
-    return Head(name="classes", architectures=("ForSequenceClassification",), steps=steps, takes=takes)
+    return Head(name="classes", architectures=("ForSequenceClassification",), steps=steps, pooling=pooling)
 
 
-CLASSIFIER = HeadMap(path="classifier", out=LABELS)
+CLASSIFIER = HeadLinear(path="classifier", out=LABELS)
 ANSWER = Head(  # whether an answer starts at a token, and whether it ends there
-    name="answer", architectures=("ForQuestionAnswering",), steps=(HeadMap(path="qa_outputs", out=2),)
+    name="answer", architectures=("ForQuestionAnswering",), steps=(HeadLinear(path="qa_outputs", out=2),)
 )
 TOKEN_CLASSES = Head(name="token_classes", architectures=("ForTokenClassification",), steps=(CLASSIFIER,))
-POOLER = (HeadMap(path="pooler.dense"), Act(path="pooler.activation", word="tanh"))
-POOLERS = (POOLER[0], HeadMap(path="pooler"))  # maps whose tanh is `pooler_output`; the second is ALBERT's
+POOLER = (HeadLinear(path="pooler.dense"), Act(path="pooler.activation", word="tanh"))
+POOLERS = (POOLER[0], HeadLinear(path="pooler"))  # maps whose tanh is `pooler_output`; the second is ALBERT's

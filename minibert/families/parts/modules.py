@@ -1,4 +1,4 @@
-"""The modules of an input layer under the reference's names, Embedding, LayerNorm and Linear, and the other norms.
+"""The modules of input layers, blocks and heads under the reference's names: Embedding, Linear and the norms.
 
 Each holds tables, calls one equation and prints its sizes. `weight` and `bias` are read-only.
 """
@@ -6,15 +6,17 @@ Each holds tables, calls one equation and prints its sizes. `weight` and `bias` 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from minibert.equations.fast import check_ids, layer_norm
-from minibert.equations.input_layer import Array, project
-from minibert.files.tables import Table
+from minibert.equations.fast import Panels, check_ids, layer_norm, linear, steady_linear
+from minibert.equations.input_layer import Array
+from minibert.files.tables import ScratchBuffer, StoredTable, Table, Weight
+
+Product = Callable[[Array, Array, Any], Array]  # x, weight and bias -> x @ weight^T + bias
 
 # The size of NumPy's ufunc buffer while LayerNorm runs; the default is 8192 numbers. If two rows fit into the buffer,
 # NumPy fills it with copies of the mean before it subtracts; a short buffer prevents that.
@@ -105,27 +107,87 @@ class GemmaRMSNorm(RMSNorm):
 NORMS: Mapping[str, type[LayerNorm]] = {kind.__name__: kind for kind in (LayerNorm, RMSNorm, GemmaRMSNorm)}
 
 
+HEAD_ROWS = 12  # enough for each kernel in `threads.kernels`, with at least `fast.OUTPUTS` outputs
+
+
+def steady(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """Return `x @ weight^T + bias` for a head. With kernels that allow it, no row changes a bit of another.
+
+    With another kernel and `same_bits=True`, a call has one text.
+    """
+    from minibert.threads.kernels import kernel  # here, since no input layer needs it
+
+    return steady_linear(x, weight, bias, HEAD_ROWS, kernel().usual.columns)
+
+
 class Linear:
-    """`y = weight @ x + bias` over the last axis: see `equations.project`."""
+    """`y = x @ weight^T + bias` over the last axis: see `equations.linear`. `transposed`: the file holds (in, out).
 
-    transposed = False  # the file holds (out, in)
+    product: the function that computes it; an input layer's is `equations.project`.
+    panels: the weight once more, for products of few rows: see `bound_blocks.lay_out`.
 
-    def __init__(self, weight: Array, bias: Array | None) -> None:
-        self.weight = weight
-        self.bias = bias
+    A weight that is a table stays as it is stored, and is converted for each use, to aligned numbers. A misaligned
+    array is copied once, or BLAS would do so at each call.
+    """
+
+    def __init__(self, weight: Weight, bias: Array | None, transposed: bool = False, product: Product = steady) -> None:
+        if isinstance(weight, np.ndarray) and not weight.flags.aligned:
+            weight = np.array(weight)
+        self.source, self.bias, self.transposed, self.product = weight, bias, transposed, product
+        self.panels: Panels | None = None
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def weight(self) -> Array:
+        """The weight as the file has it, (out, in) or transposed; a stored one is converted anew each time."""
+        return self.source.array() if isinstance(self.source, StoredTable) else self.source
+
+    @property
+    def stored(self) -> bool:
+        """Whether the weight stays in its stored format, and is converted for each use."""
+        return isinstance(self.source, StoredTable)
+
+    @property
+    def column_major(self) -> bool:
+        """Whether the numbers of one input stand side by side in memory: see `files.tables.column_major`."""
+        if self.stored:
+            return self.transposed
+        down, right = self.weight.strides
+        return (right < down) if self.transposed else (down < right)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of its products."""
+        return self.source.dtype
+
+    @property
+    def shape(self) -> tuple[int, int]:
         """(out, in)."""
-        return self.weight.shape
+        out, width = self.source.shape[::-1] if self.transposed else self.source.shape
+        return out, width
+
+    def matrix(self, buffer: ScratchBuffer) -> Array:
+        """Return the weight as (out, in); a stored one is converted into `buffer`, valid until that is used again."""
+        weight = buffer.converted(self.source) if isinstance(self.source, StoredTable) else self.source
+        return weight.T if self.transposed else weight
+
+    def part(self, outputs: slice) -> Linear:
+        """Return the layer of some outputs; nothing is copied."""
+        index = (slice(None), outputs) if self.transposed else (outputs,)
+        weight = self.source.part(*index) if isinstance(self.source, StoredTable) else self.source[index]
+        part = Linear(weight, None if self.bias is None else self.bias[outputs], self.transposed, self.product)
+        part.panels = self.panels and self.panels.part(slice(*outputs.indices(self.shape[0])[:2]))
+        return part
 
     def __call__(self, x: ArrayLike) -> Array:
-        x = _rows("Linear", x, self.weight.dtype, self.weight.shape[1])
-        return project(x, self.weight, self.bias)
+        x, matrix = _rows("Linear", x, self.dtype, self.shape[1]), self.matrix(ScratchBuffer())
+        product = linear if self.product is steady and x.ndim != 2 else self.product  # steady has one axis of rows
+        return product(x, matrix, self.bias)
 
     def __repr__(self) -> str:
-        dim, width = self.weight.shape
-        return f"Linear(in_features={width}, out_features={dim}, bias={self.bias is not None})"
+        out, width = self.shape
+        if self.transposed:
+            return f"Conv1D(nf={out}, nx={width})"
+        return f"Linear(in_features={width}, out_features={out}, bias={self.bias is not None})"
 
 
 def _rows(name: str, x: ArrayLike, dtype: np.dtype[Any], width: int) -> Array:

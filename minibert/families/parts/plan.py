@@ -286,9 +286,9 @@ class RelativeTerm(NamedTuple):
         yield Step(at + self.name, "term", self.plain, (q, k), self, self.says)
 
 
-def relative_term(site: Any) -> RelativeTerm:
-    """Return the term of the input row's scheme, at a `block_parts.Site`."""
-    return RelativeTerm(site.scheme, block=site.i)
+def relative_term(context: Any) -> RelativeTerm:
+    """Return the term of the input row's scheme, at a `block_parts.BindContext`."""
+    return RelativeTerm(context.scheme, block=context.i)
 
 
 class PositionTerm(NamedTuple):

@@ -326,7 +326,7 @@ class Project(Step):
     def bind(self, binder: Binder) -> Linear:
         dim, width = binder.config.integer(self.target), binder.config.integer(self.source)
         bias = binder.vector(self.tensors("bias"), (dim,)) if self.biased else None
-        return Linear(binder.vector(self.tensors(), (dim, width)), bias)
+        return Linear(binder.vector(self.tensors(), (dim, width)), bias, product=project)
 
     def apply(self, module: Linear, inputs: Inputs, x: Array, record: Record = None) -> Array:
         x = project(x, module.weight, module.bias)

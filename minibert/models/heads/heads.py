@@ -11,7 +11,6 @@ import numpy as np
 from minibert.equations.activations import tanh
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, Load, Text, error_of
-from minibert.families.parts.bound_blocks import Dense, steady
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import (
     LABELS,
@@ -24,6 +23,7 @@ from minibert.families.parts.heads import (
     count_labels,
     positions_taken,
 )
+from minibert.families.parts.modules import Linear, Product, steady
 from minibert.families.parts.steps import Inputs
 from minibert.families.rows import HEADS
 from minibert.families.static import STATIC
@@ -38,7 +38,6 @@ from minibert.models.run.pipeline import BROKEN
 # with little memory beside the result. Tiles of up to TOKENS tokens have the same pieces.
 PIECE = 1 << 22
 TOKENS = 1024
-Product = Callable[[Array, Array, "Array | None"], Array]  # rows, weight, bias -> rows
 WEIGHTS = 1 << 22  # numbers of the table in a piece: weights that stay as stored are converted piece by piece
 
 
@@ -139,12 +138,26 @@ def logits_of(head: BoundHead, tile: Packed, x: Array) -> Array:
 
     x: the last hidden states of the tokens that the head takes: see `tokens_of`.
     """
-    if head.takes == "mean":
-        x, _ = _means(x, tile.where()[0])
+    *_, (_, logits) = head_values(head, x, tile.where()[0])
+    return logits
+
+
+def head_values(head: BoundHead, x: Array, texts: Array) -> Iterator[tuple[str, Array]]:
+    """Yield the output of each module of a head by its path, one row for each token or text; the logits come last.
+
+    x: see `logits_of`. texts: the text of each row, in order.
+    """
+    if head.pooling == "mean":
+        x = _means(x, texts)
+    for path, work in head.works:
+        x = work(x)
+        yield path, x
     y = np.empty((len(x), head.labels), x.dtype)
-    for words, piece in logit_pieces(head, x):
-        y[:, words] = piece
-    return _means(y, tile.where()[0])[0] if head.takes == "late" else y
+    for labels, piece in _pieces(head.last, x):
+        y[:, labels] = piece
+    yield head.path, y
+    if head.pooling == "late":
+        yield "logits", _means(y, texts)
 
 
 def logit_pieces(head: BoundHead, x: Array, product: Product = steady) -> Iterator[tuple[slice, Array]]:
@@ -154,7 +167,7 @@ def logit_pieces(head: BoundHead, x: Array, product: Product = steady) -> Iterat
     yield from _pieces(head.last, x, product)
 
 
-def _pieces(last: Dense, x: Array, product: Product = steady) -> Iterator[tuple[slice, Array]]:
+def _pieces(last: Linear, x: Array, product: Product = steady) -> Iterator[tuple[slice, Array]]:
     """Yield `last(x)` in pieces. Weights in their stored format have the same pieces, and therefore the same bits."""
     labels, width = last.shape
     step, buffer = max(1, min(PIECE // max(TOKENS, len(x)), WEIGHTS // width)), ScratchBuffer()
@@ -189,19 +202,17 @@ def refuse_empty(head: BoundHead, encoded: Sequence[Encoded], named: Callable[[i
 def tokens_of(head: BoundHead, packed: Packed) -> Array | None:
     """Return the packed tokens that a head takes, after `refuse_empty`; None: all."""
     starts = packed.starts
-    if head.takes != "last":
-        return starts if head.takes == "first" else None
+    if head.pooling != "last":
+        return starts if head.pooling == "first" else None
     ends = [positions_taken("last", head.pad_id, (1, len(ids)), ids[None]) for ids in np.split(packed.ids, starts[1:])]
     return np.concatenate([starts[:0], *ends]) + starts
 
 
-def _means(x: Array, texts: Array) -> tuple[Array, Array]:
-    """Average the rows of each text: (tokens, dim) and the text of each row -> (texts, dim) and their texts."""
-    if not len(texts):
-        return x, texts
+def _means(x: Array, texts: Array) -> Array:
+    """Average the rows of each text: (tokens, dim) and the text of each row -> (texts with tokens, dim)."""
     starts = np.flatnonzero(np.diff(texts, prepend=-1))
     lengths = np.diff(starts, append=len(texts))[:, None].astype(x.dtype)
-    return np.add.reduceat(x, starts, axis=0) / lengths, texts[starts]
+    return np.add.reduceat(x, starts, axis=0) / lengths if len(texts) else x
 
 
 # -- of a batch --------------------------------------------------------------------------------------------------
@@ -218,7 +229,7 @@ def batch_logits(
 
     run: takes the batch through the model: see `put` and `take` of `run_model`.
     """
-    taken, every = positions_of(head, input_ids, keep), head.takes == "every"
+    taken, every = positions_of(head, input_ids, keep), head.pooling == "every"
     make = np.zeros if every and not keep.all() else np.empty
     y: Array = make((*(keep.shape if every else keep.shape[:1]), head.labels), dtype)
 
@@ -239,25 +250,14 @@ def batch_logits(
 
 def trace_head(head: BoundHead, trace: dict[str, Array], input_ids: Array | None, keep: Array) -> None:
     """Add a head's modules and `logits` to a trace, from its last hidden states. Rows of padding are zeros."""
-    taken = positions_of(head, input_ids, keep)
-    where: list[Any] = [*np.nonzero(keep)] if taken is None else [np.arange(len(keep)), taken]
-    x = trace[next(reversed(trace))][tuple(where)]
-    if head.takes == "mean":
-        x, *where = _means(x, where[0])
-    shape = keep.shape if head.of_tokens(head.path) else keep.shape[:1]
-    where = where[: len(shape)]
-    for path, work in head.works:
-        x = work(x)
-        trace[path] = np.zeros((*shape, x.shape[1]), x.dtype)
-        trace[path][tuple(where)] = x
-    trace[head.path] = y = np.zeros((*shape, head.labels), x.dtype)
-    for words, piece in _pieces(head.last, x):
-        y[(*where, words)] = piece
-    if head.takes == "late":
-        means, texts = _means(y[tuple(where)], where[0])
-        y = np.zeros((len(keep), head.labels), x.dtype)
-        y[texts] = means
-    trace["logits"] = y[..., 0] if head.single else y
+    positions = positions_of(head, input_ids, keep)
+    texts, tokens = np.nonzero(keep) if positions is None else (np.arange(len(keep)), positions)
+    for name, rows in head_values(head, trace[next(reversed(trace))][texts, tokens], texts):
+        of_tokens = head.of_tokens(name)
+        padded = np.zeros((*(keep.shape if of_tokens else keep.shape[:1]), rows.shape[1]), rows.dtype)
+        padded[(texts, tokens) if of_tokens else np.unique(texts)] = rows
+        trace[name] = padded
+    trace["logits"] = padded[..., 0] if head.single else padded
 
 
 def ids_of(inputs: Inputs) -> Array | None:
@@ -272,21 +272,21 @@ def positions_of(head: BoundHead, input_ids: Array | None, keep: Array) -> Array
     As in the reference the first position may be padding, and the last one depends on ids, not on the mask. Raises
     ValueError if the token is padding, whose row is not computed.
     """
-    if head.takes != "every" and keep.shape[1] == 0:
+    if head.pooling != "every" and keep.shape[1] == 0:
         raise ValueError(f"{head.name} needs a token of each sequence, found sequences of no token")
-    if head.takes == "last" and head.pad_id is None and len(keep) > 1:
+    if head.pooling == "last" and head.pad_id is None and len(keep) > 1:
         raise ValueError(
             f"{head.name} takes the last token that is not pad_token_id, and config.json has none, so that the ends of "
             f"{len(keep)} sequences cannot be found; pass one at a time, without padding"
         )
-    positions = positions_taken(head.takes, head.pad_id, keep.shape, input_ids)
+    positions = positions_taken(head.pooling, head.pad_id, keep.shape, input_ids)
     if positions is None:
         return None
     hidden = np.flatnonzero(~keep[np.arange(len(keep)), positions])
     if len(hidden):
-        i, what = int(hidden[0]), "first token" if head.takes == "first" else "last token that is not pad_token_id"
+        i, what = int(hidden[0]), "first token" if head.pooling == "first" else "last token that is not pad_token_id"
         raise ValueError(
             f"{head.name} takes each sequence's {what}, but attention_mask[{i}, {positions[i]}] is 0 there; "
-            + ("pad on the right" if head.takes == "first" else "let ids and mask agree on what is padding")
+            + ("pad on the right" if head.pooling == "first" else "let ids and mask agree on what is padding")
         )
     return positions

@@ -80,7 +80,7 @@ class HeadPipeline(TextPipeline):
     def pool(self, tile: Packed, x: Array) -> Any:
         """Return the logits of a tile's texts, (texts, labels), or one array (tokens, labels) of each text."""
         logits = logits_of(self.head, tile, x)
-        return np.split(logits, tile.starts[1:]) if self.head.takes == "every" else logits
+        return np.split(logits, tile.starts[1:]) if self.head.pooling == "every" else logits
 
 
 class ClassPipeline(HeadPipeline):
@@ -128,7 +128,7 @@ class Labels(Sentences):
         problem_type regression and a text that is too long, TokenizerError if there is no tokenizer.
         """
         check_positive("k", k, or_none=True)
-        items, _ = listed(texts)
+        items = listed(texts)
         head = self.head("classes")
         several = self.config.get("problem_type")
         if several == REGRESSION:
@@ -159,7 +159,7 @@ class Labels(Sentences):
         Raises TypeError for anything but text, CheckpointError for a file without that head, ValueError for a text that
         is too long, TokenizerError if there is no tokenizer.
         """
-        head, items = self.head("token_classes"), listed(texts)[0]
+        head, items = self.head("token_classes"), listed(texts)
         longest = self.max_seq_length if self._length_set else self.sentence_config.tokenizer_length
         pipeline = self.pipeline_of(EntityPipeline, head=head, longest=longest, spans=[])
         rows = pipeline.all(items)
@@ -364,7 +364,7 @@ class PairScoring(Sentences):
             raise TypeError(f"query must be a str, found {type(query).__name__}")
         if isinstance(documents, str):
             raise TypeError("documents must be many texts, found one str; predict((query, document)) scores one")
-        items, _ = listed(documents)
+        items = listed(documents)
         check_positive("top_k", top_k, or_none=True)
         if self.result == "tokens":
             for name in ("activation_fn", "apply_softmax"):

@@ -114,9 +114,7 @@ class WordPrediction(Sentences):
         if mask_id is None:
             raise TokenizerError("this tokenizer names no mask token; set mask_token in tokenizer_config.json")
 
-        found = self.pipeline_of(WordPipeline, head=head, k=k, mask_id=mask_id, tokenizer=tokenizer).all(
-            listed(text)[0]
-        )
+        found = self.pipeline_of(WordPipeline, head=head, k=k, mask_id=mask_id, tokenizer=tokenizer).all(listed(text))
         if [] in found:
             advice = f" has no {tokenizer.mask}; write it in place of the word to predict"
             raise error_of(ValueError, Text(found.index([])), advice)
@@ -139,7 +137,7 @@ class WordPrediction(Sentences):
         check_positive("k", k)
         head = self.head("next_word")
         tokenizer = self.embeddings.tokenizer
-        found = self.pipeline_of(WordPipeline, head=head, k=k, tokenizer=tokenizer).all(listed(text)[0])
+        found = self.pipeline_of(WordPipeline, head=head, k=k, tokenizer=tokenizer).all(listed(text))
         return found[0][0] if isinstance(text, str) else [of_last for (of_last,) in found]
 
     @hinted

@@ -114,20 +114,20 @@ class Sparse(Sentences):
             texts = given_once("a str or a list of str", texts=texts, inputs=inputs, sentences=sentences)
         self.sentence_config.check_use(SPARSE)
         pipeline = self._sparse_pipeline(max_active_dims, prompt_name=prompt_name, prompt=prompt, task=task)
-        found = pipeline.all(listed(texts)[0], "encode_sparse" if show_progress_bar else "")
+        found = pipeline.all(listed(texts), "encode_sparse" if show_progress_bar else "")
         return found[0] if isinstance(texts, str) else found
 
-    def pipeline(self, *given: Any, held: bool = False, **options: Any) -> TextPipeline:
+    def pipeline(self, *given: Any, single_threaded: bool = False, **options: Any) -> TextPipeline:
         """Return the pipeline of `encode`, or of `encode_sparse` for a SparseEncoder's folder."""
         if self.result != "sparse":
-            return super().pipeline(*given, held=held, **options)
-        return self._sparse_pipeline(None, held, **complete(ENCODE, self.encode, given, options))
+            return super().pipeline(*given, single_threaded=single_threaded, **options)
+        return self._sparse_pipeline(None, single_threaded, **complete(ENCODE, self.encode, given, options))
 
-    def _sparse_pipeline(self, most: int | None, held: bool = False, **options: Any) -> TextPipeline:
+    def _sparse_pipeline(self, most: int | None, single_threaded: bool = False, **options: Any) -> TextPipeline:
         own, asked = self.sentence_config, {**ENCODE, **options}
         check_options(asked)
         check_positive("max_active_dims", most, or_none=True)
-        steps = {**self.text_steps(asked, held), "most": own.max_active_dims if most is None else most}
+        steps = {**self.text_steps(asked, single_threaded), "most": own.max_active_dims if most is None else most}
         if table := own.table(asked["task"]):
             return self.pipeline_of(LookupPipeline, **steps, weights=table.weights)
         pooling, activation = own.splade

@@ -32,7 +32,9 @@ def unread(family: Family, config: Config, source: Checkpoint) -> str:
     parts += [blocks.vector.projection] if blocks.vector else []
     parts += ["linear."] if STANFORD in architectures(config) else []
     begins = tuple(prefix + part for prefix in ("", *family.prefixes) for part in parts)
-    return some_of([name for name in set(source.names) - source.taken.keys() if not name.startswith(begins)])
+    return some_of(
+        [name for name in set(source.names) - source.requested_tensors.keys() if not name.startswith(begins)]
+    )
 
 
 def some_of(names: Collection[str]) -> str:
@@ -118,7 +120,7 @@ class TensorBinder:
 
     def weight_of(self, table: Table) -> Weight:
         """Return the weight that a table holds: see `weight`."""
-        if self._low_memory and isinstance(table, StoredTable) and not table.at_hand:
+        if self._low_memory and isinstance(table, StoredTable) and not table.zero_copy:
             return table
         return table.array()
 
@@ -155,9 +157,9 @@ class TensorBinder:
             "with the one that you need merged into its weights"
         )
 
-    def taken(self) -> list[Tensor]:
+    def requested_tensors(self) -> list[Tensor]:
         """Return each tensor that was bound, with its location in its file."""
-        return [self._source.taken[name] for name in self._tables]
+        return [self._source.requested_tensors[name] for name in self._tables]
 
     def expect(self) -> None:
         """Hint that all bound tensors will be read in full, unlike the tables of the input layer."""

@@ -127,7 +127,9 @@ def token_rows(
     """
     before, after = around(encoder.sentence_tokenizer, ["a", *made.tokens])
 
-    pipeline = encoder.pipeline_of(TokenPipeline, threads, held=True, dim=encoder.dim, around=(before, after))
+    pipeline = encoder.pipeline_of(
+        TokenPipeline, threads, single_threaded=True, dim=encoder.dim, around=(before, after)
+    )
     x: Array = pipeline.all(made.ids, "distill" if show_progress_bar else "")
     np.nan_to_num(x, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf)
     if not np.isfinite(x).all():

@@ -60,15 +60,15 @@ def extract(
     source = files.source()
     family = family_of(files)
     sides = _take_all(source, files, family)
-    if changed := sorted(source.merged.keys() & source.taken.keys()):
+    if changed := sorted(source.merged.keys() & source.requested_tensors.keys()):
         raise CheckpointError(f"{files.where}: an adapter changes {changed[0]!r}, which extract does not write merged")
     entries = _entries(source, dtype)
     found = {name: files.find(name) for name in BESIDE}
     others = {name: Path(path).read_bytes() for name, path in found.items() if path is not None}
     size = write_model(target, entries, others, lambda made: load(made, side=sides[0]).close())
-    before = {tensor.file: tensor.file_size for tensor in source.taken.values()}
+    before = {tensor.file: tensor.file_size for tensor in source.requested_tensors.values()}
     source.close()
-    return Extracted(target, len(source.taken), sum(before.values()), size)
+    return Extracted(target, len(source.requested_tensors), sum(before.values()), size)
 
 
 def _take_all(source: Checkpoint, files: ModelFiles, family: Family) -> list[str]:
@@ -91,7 +91,7 @@ def _take_all(source: Checkpoint, files: ModelFiles, family: Family) -> list[str
 def _entries(source: Checkpoint, dtype: str | None) -> Entries:
     """Return all taken tensors in the format to write."""
     entries: Entries = {}
-    for name, tensor in source.taken.items():
+    for name, tensor in source.requested_tensors.items():
         table, stored = source.table(name, "float32"), tensor.dtype
         assert isinstance(table, StoredTable)  # only a lazy checkpoint has other tables
         raw = table.stored_numbers

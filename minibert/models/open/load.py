@@ -76,21 +76,11 @@ def load(
             "leave it out: config.json says which family it is"
         )
     files = open_model(
-        named_model(name), revision=revision, local_files_only=local_files_only, lazy=lazy, mmap=mmap,
+        name, revision=revision, local_files_only=local_files_only, lazy=lazy, mmap=mmap,
         cache_folder=cache_folder, token=token,
     )  # fmt: skip
     reopen = files.reopen(load, side=side, dtype=np.dtype(dtype).name, family=family)
     return assemble(files, files.source(), family or family_of(files), side, dtype, reopen)
-
-
-def named_model(name: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
-    """Return the name, or MINIBERT_MODEL's value if the name is None. Raises ValueError if there is neither."""
-    name = os.environ.get("MINIBERT_MODEL") or None if name is None else name
-    if name is None:
-        raise ValueError(
-            "no model is named: pass a folder or a Hub name, as in load('bert-base-uncased'), or set MINIBERT_MODEL"
-        )
-    return name
 
 
 def check_dtype(dtype: Any) -> None:
@@ -201,7 +191,7 @@ class ModelFiles:
 
 
 def open_model(
-    name: str | os.PathLike[str],
+    name: str | os.PathLike[str] | None,
     *,
     revision: str | None = None,
     local_files_only: bool = False,
@@ -212,7 +202,12 @@ def open_model(
     cache_folder: FileName | None = None,
     token: str | None = None,
 ) -> ModelFiles:
-    """Open a folder or a Hub name: see `load`; whole, saved: see `ModelFiles`."""
+    """Open a folder or a Hub name, None for MINIBERT_MODEL's: see `load`; whole, saved: see `ModelFiles`."""
+    name = os.environ.get("MINIBERT_MODEL") or None if name is None else name
+    if name is None:
+        raise ValueError(
+            "no model is named: pass a folder or a Hub name, as in load('bert-base-uncased'), or set MINIBERT_MODEL"
+        )
     folder, where, commit = is_folder(name), os.fspath(name), cast("str | None", None)
     shadowed = folder and isinstance(name, str) and not _is_path(name)
     kind = "folder" if os.path.isdir(name) else "file"
@@ -406,7 +401,7 @@ def assemble(
         tokenizer=tokenizer,
         attention_position=None if family.attention is None else partial(family.attention, config, binder, side),
         closing=source.close,
-        tensors=binder.taken(),
+        tensors=binder.requested_tensors(),
         stored=source.known,
         reopen=reopen,
     )

@@ -13,10 +13,10 @@ import numpy as np
 
 from minibert.errors import CheckpointError, UnknownFamilyError, warn
 from minibert.families.parts.block_parts import Blocks
-from minibert.families.parts.bound_blocks import BoundBlock, Dense, lay_out
+from minibert.families.parts.bound_blocks import BoundBlock, lay_out
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import architectures
-from minibert.families.parts.modules import Embedding
+from minibert.families.parts.modules import Embedding, Linear
 from minibert.families.rows import BLOCKS
 from minibert.files.checkpoint import INDEX, SINGLE
 from minibert.files.reading import sha256_of
@@ -37,7 +37,7 @@ from minibert.threads.kernels import kernel
 from minibert.threads.pool import checked_threads, parallel_for
 
 from .binder import TensorBinder, unread
-from .load import ModelFiles, assemble, check_dtype, family_of, load, named_model, open_model
+from .load import ModelFiles, assemble, check_dtype, family_of, load, open_model
 
 if TYPE_CHECKING:
     from minibert.families.parts.attention_schemes import Rotary
@@ -85,7 +85,7 @@ def load_encoder(
     converts a weight to float32 there just before using it; the word table of a head is converted piece by piece. No
     bit of a text's vector changes; the last bits of words drawn one by one may. It saves most of the memory of
     converted weights; one short text takes about 1.3 times as long, one next word twice (`python scripts/bench
-    weights`).
+    narrow`).
 
     lazy: for a static model on the Hub, fetch rows when texts use them, as in `load`.
 
@@ -116,11 +116,11 @@ def load_encoder(
     have.
     """
     accept_habits(load_encoder, habits)
-    check_dtype(dtype)
     asked = SentenceOptions(prompts, default_prompt_name, truncate_dim, similarity_fn_name, max_seq_length).checked()
     threads = checked_threads(threads)
+    check_dtype(dtype)
     files = open_model(
-        named_model(name), revision=revision, local_files_only=local_files_only, lazy=lazy, mmap=mmap, whole=True,
+        name, revision=revision, local_files_only=local_files_only, lazy=lazy, mmap=mmap, whole=True,
         saved=True, cache_folder=cache_folder, token=token,
     )  # fmt: skip
     if lazy and not files.static:
@@ -158,6 +158,7 @@ def encoder_of(
                 f"{files.where} has tensors that minibert does not read: {left}; if the folder's own code uses them, "
                 "its vectors differ"
             )
+    settings = {**layer.config.read, **config.read}  # before a head is bound, whose settings depend on its use
     # read at first use: `encode` needs no head
     heads = cache(partial(Heads, layer, config, bind(), stack.causal, files.where))
     if mmap is False:  # the file may change later
@@ -171,7 +172,7 @@ def encoder_of(
     reopen = files.reopen(load_encoder, **options, **asked.given())
     encoder = Encoder(
         layer, blocks, stack, config, heads, threads, reopen=reopen, sentence_config=asked.applied_to(sentences),
-        ends=cache(partial(read_generation, files.find, files.config, files.where)),
+        ends=cache(partial(read_generation, files.find, files.config, files.where)), settings=settings,
     )  # fmt: skip
     if asked.max_seq_length is not None:
         encoder.max_seq_length = asked.max_seq_length
@@ -202,6 +203,10 @@ class TextModel(NamedTuple):
         """The measure, a name in `SIMILARITIES` (for tokens in `MAXSIMS`), and whether vectors have length 1."""
         own = self.model.sentence_config
         return {"similarity": own.measure, "normalized": own.normalizes()}
+
+    def named_in(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the entry of a shard that names this model: its identity; in older shards the sha256 of its files."""
+        return {"model_sha256": self.sha256()} if "model_sha256" in metadata else {"identity": self.model.identity}
 
     def sha256(self) -> dict[str, str]:
         """Return the sha256 of each file that was found while opening the model, and so of every file read."""
@@ -234,21 +239,19 @@ def open_vectors(
     """Open a model for the vectors of many texts.
 
     It is opened from whole files on this machine's disk, fetched first if they are on the Hub: all processes of a
-    machine then share one map of the weights, and the sha256 of the files identifies the model.
+    machine then share one map of the weights.
 
     asked, threads, same_bits, mmap: see `load_encoder`; here no bit of a vector depends on `threads`. Raises as
     `load_encoder`.
     """
     threads = checked_threads(threads)
-    opened = open_model(
-        named_model(name), revision=revision, local_files_only=local_files_only, mmap=mmap, whole=True, saved=True
-    )
+    opened = open_model(name, revision=revision, local_files_only=local_files_only, mmap=mmap, whole=True, saved=True)
     encoder = encoder_of(opened, same_bits=same_bits, asked=asked.checked())
     own, task = encoder.sentence_config, None
     if encoder.result != "dense":  # these models encode queries and documents differently
         task = "document"
         prompt_name = task if prompt_name is None and prompt is None and task in own.prompts else prompt_name
-    pipeline = encoder.pipeline(prompt_name, prompt, task=task, threads=threads, held=True)
+    pipeline = encoder.pipeline(prompt_name, prompt, task=task, threads=threads, single_threaded=True)
     return TextModel(encoder, opened, pipeline)
 
 
@@ -305,9 +308,9 @@ def _lay_out(blocks: tuple[BoundBlock, ...], copied: bool, threads: int | None) 
 
     copied: also weights that must be copied for this, if all together need at most half of this process's memory.
     """
-    shared: dict[int, list[Dense]] = {}  # a weight -> its linear layers: blocks may share a module
+    shared: dict[int, list[Linear]] = {}  # a weight -> its linear layers: blocks may share a module
     for module in (module for block in blocks for module in block.modules.values()):
-        if isinstance(module, Dense):
+        if isinstance(module, Linear):
             shared.setdefault(id(module.source), []).append(module)
     halved = {id(block.modules[own.up].source) for block in blocks if (own := block.feed_forward).up == own.gate}
     size = sum(math.prod(maps[0].shape) * maps[0].dtype.itemsize for maps in shared.values())

@@ -16,15 +16,10 @@ import numpy as np
 
 from minibert.equations.fast import FEW, activated, attention_scores, faster, linear, softmax
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import (
-    BoundAttention,
-    BoundBlock,
-    BoundFeedForward,
-    Dense,
-    Modules,
-)
+from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, BoundFeedForward, Modules
+from minibert.families.parts.modules import Linear
 from minibert.files.tables import ScratchBuffer
-from minibert.threads.computing import compute, spreads
+from minibert.threads.computing import Blas, compute, spreads
 from minibert.threads.kernels import PAIRS, Rows, Shape, kernel, one_sum, rows_for
 
 from .attention import KeyValueCache
@@ -68,13 +63,13 @@ class Stack:
         self.blocks, self.heads, self.causal, self.last_norm = blocks, heads, causal, last_norm
         self.rotary, self.others = rotary, others
         attentions = [block.attention for block in blocks]
-        self.windows = {own.window for own in attentions}
-        self.rotations = {own.layer_type for own in attentions if own.rotated}
+        self.windows = {attention.window for attention in attentions}
+        self.rotations = {attention.layer_type for attention in attentions if attention.rotated}
         # whether scores depend on the distance of two tokens, and so on padding between them
-        self.by_distance = any(own.terms or own.window is not None for own in attentions)
-        self.schemes = {term.scheme: term for own in attentions for term in own.terms}
+        self.by_distance = any(attention.terms or attention.window is not None for attention in attentions)
+        self.schemes = {term.scheme: term for attention in attentions for term in attention.terms}
         modules = ((path, module) for block in blocks for path, module in block.modules.items())
-        self._maps = [(path, module) for path, module in modules if isinstance(module, Dense)]
+        self._maps = [(path, module) for path, module in modules if isinstance(module, Linear)]
         self._same_bits = same_bits
         if same_bits:
             self.rows  # noqa: B018  raises if the kernel cannot keep it
@@ -89,8 +84,8 @@ class Stack:
         """The shapes of the weights of all matrix products."""
         parts = [part.work for block in self.blocks for part in block.parts]
         halved = {own.up for own in parts if isinstance(own, BoundFeedForward) and own.gate == own.up}
-        sizes = ((each.shape, path in halved, each.in_order) for path, each in self._maps)
-        return [(outputs // (2 if half else 1), width, in_order) for (outputs, width), half, in_order in sizes]
+        sizes = ((each.shape, path in halved, each.column_major) for path, each in self._maps)
+        return [(outputs // (2 if half else 1), width, column_major) for (outputs, width), half, column_major in sizes]
 
     @cached_property
     def rows(self) -> Rows:
@@ -105,6 +100,16 @@ class Stack:
     def takes_panels(self, tokens: int) -> bool:
         """Return whether products for this many tokens use panels of the weights."""
         return tokens <= FEW and self._panels
+
+    def layout(self, lengths: Array, rows: Rows | None, panels: bool) -> tuple[Layout, bool]:
+        """Return the layout of sequences of these lengths, and whether their products use panels, if `panels` permits.
+
+        rows: None for no padding rows, the fastest for a single row: generation runs one text token by token.
+        """
+        if rows is None:
+            return Layout.of(lengths, Rows()), False
+        few = panels and self.takes_panels(int(lengths.sum()))
+        return Layout.of(lengths, *((PAIRS, 1) if few else (rows, self.fewest))), few
 
     @cached_property
     def _panels(self) -> bool:
@@ -131,21 +136,21 @@ class Stack:
         return [path for block in self.blocks for path in block.attention.transposed_in_reference]
 
     @property
-    def entering(self) -> dict[str, str]:
+    def module_inputs(self) -> dict[str, str]:
         """Path of a module -> the name of its input in a trace: attention's context, or a sum.
 
         A sum is the input of the norm after it, or else of the first norm of the next part.
         """
-        found: dict[str, str] = {}
+        inputs: dict[str, str] = {}
         summed = ""
         for part in (part for block in self.blocks for part in block.parts):
-            if summed and part.before:
-                found[part.before] = summed
+            if summed and part.pre_norm:
+                inputs[part.pre_norm] = summed
             if isinstance(part.work, BoundAttention):
-                found[part.work.output] = part.work.context
-            summed = "" if part.after else part.sum
-            found |= {part.after: part.sum} if part.after else {}
-        return found | ({self.last_norm: summed} if summed and self.last_norm else {})
+                inputs[part.work.output] = part.work.context
+            summed = "" if part.post_norm else part.sum
+            inputs |= {part.post_norm: part.sum} if part.post_norm else {}
+        return inputs | ({self.last_norm: summed} if summed and self.last_norm else {})
 
 
 # -- computing ---------------------------------------------------------------------------------------------------
@@ -164,9 +169,9 @@ class Scratch(dict[tuple[str, int, int], Array]):
         name, rows, width = key
         if (name, width) not in self.memory:
             self.memory[name, width] = np.zeros(self.tokens * width, self.dtype)  # padding rows need valid numbers too
-        found: Array = self.memory[name, width][: rows * width].reshape(rows, width)
-        self[key] = found
-        return found
+        buffer: Array = self.memory[name, width][: rows * width].reshape(rows, width)
+        self[key] = buffer
+        return buffer
 
 
 class _Run(NamedTuple):
@@ -188,11 +193,11 @@ Norms = tuple[Callable[[Array], Array], ...]  # in place, in turn; empty if ther
 
 
 class Ready(NamedTuple):
-    """One part of a block, ready to run: `x = after(x + works(x))`; `works` include the norms before and within."""
+    """One part of a block, ready to run: `x = post_norm(x + works(x))`; `works` include the other norms."""
 
     works: tuple[Work, ...]
     add: Callable[[Array, Array, Array | None], Array]
-    after: Norms
+    post_norm: Norms
     attends: bool
 
 
@@ -202,28 +207,31 @@ def run_model(
     packed: Packed,
     put: Callable[[Packed, Array], object],
     threads: int | None = None,
-    held: bool = False,
+    single_threaded: bool = False,
     take: Callable[[Packed], Array | None] | None = None,
 ) -> None:
     """Run packed tokens through the input layer (`rows`) and all blocks, tile by tile, and call `put` with each result.
 
     take: returns the tokens of a tile that are needed, None for all; the last block returns only these, (taken, dim).
-    threads, held: see `computing.compute`.
+    threads: see `computing.compute`. single_threaded: no bit depends on `threads`.
     """
-    each_text = stack.each_text
-
-    def work(tile: Packed) -> None:
-        taken = take(tile) if take and not each_text else None
-        x = run_blocks(stack, rows(tile), tile, taken, panels=panels)
-        for part, own in _by_text(tile, x, take) if each_text else [(tile, x)]:
-            put(part, own)
-
+    tiles = packed.tiles(None if stack.blocks else TILE_ROWS)
     # hold BLAS to one thread, even for one short text, if promised bits depend on it, through the weights' products
     # or through attention's sums over a text's tokens
-    held = (held or stack.promised) and not (stack.shares and one_sum(int(packed.lengths.max(initial=0))))
+    shares = stack.shares and one_sum(int(packed.lengths.max(initial=0)))
+    single_threaded = (single_threaded or stack.promised) and not shares
     # on idle cores BLAS's threads share a short text's products; otherwise use panels, which need no BLAS threads
-    panels = stack.takes_panels(packed.inputs.seq) and (held or not spreads(threads))
-    compute(work, packed.tiles(None if stack.blocks else TILE_ROWS), threads, None if panels else held)
+    blas: Blas = "small" if stack.takes_panels(packed.inputs.seq) else "held"
+    if not single_threaded and len(tiles) == 1 and spreads(threads):
+        blas = "own"
+
+    def work(tile: Packed) -> None:
+        taken = take(tile) if take and not stack.each_text else None
+        x = run_blocks(stack, rows(tile), tile, taken, panels=blas == "small")
+        for part, own in _by_text(tile, x, take) if stack.each_text else [(tile, x)]:
+            put(part, own)
+
+    compute(work, tiles, threads, blas)
 
 
 def _by_text(tile: Packed, x: Array, take: Callable[[Packed], Array | None] | None) -> Iterator[tuple[Packed, Array]]:
@@ -251,17 +259,10 @@ def run_blocks(
     """
     blocks, last = stack.bound if hook is None else stack.bind(hook)
     past, whole, dtype = cache.length if cache else 0, hook is not None, x.dtype
-    rows = stack.rows
-    if hook and rows.text > 1:
-        rows = kernel().usual  # a hook receives the tokens of a tile without padding rows
+    # a hook receives the tokens of a tile without padding rows
+    rows = kernel().usual if hook and stack.rows.text > 1 else stack.rows
 
-    def laid_out(lengths: Array) -> tuple[Layout, bool]:
-        if cache:  # generation runs one text, and one row is fastest without padding rows
-            return Layout.of(lengths, Rows()), False
-        few = panels and stack.takes_panels(int(lengths.sum()))
-        return Layout.of(lengths, *((PAIRS, 1) if few else (rows, stack.fewest))), few
-
-    layout, few = laid_out(tile.lengths)
+    layout, few = stack.layout(tile.lengths, None if cache else rows, panels)
     x = layout.filled(x)
     if blocks:
         groups = [group for group in tile.groups(stack.by_distance, rows.text) if group.length or whole]
@@ -277,9 +278,17 @@ def run_blocks(
         if hook and i:
             hook.rows(f"hidden_states.{i}", x)
         if take is not None and i + 1 == len(blocks):
-            layout, few = laid_out(np.array([len(take)]))
+            layout, few = stack.layout(np.array([len(take)]), None if cache else rows, panels)
             run = run._replace(take=layout.filled(take), few=few)
-        x = _one_block(run, block, x)
+        for works, add, post_norm, attends in block:
+            y = x
+            for work in works:
+                y = work(run, y)
+            if attends and run.take is not None:  # y has only the taken tokens
+                x = x[run.take]
+            x = add(x, y, x)
+            for norm in post_norm:
+                norm(x)
     for norm in last:
         norm(x)
     if hook:
@@ -289,30 +298,17 @@ def run_blocks(
     return x[layout.tokens]
 
 
-def _one_block(run: _Run, block: Parts, x: Array) -> Array:
-    for works, add, after, attends in block:
-        y = x
-        for work in works:
-            y = work(run, y)
-        if attends and run.take is not None:  # y has only the taken tokens
-            x = x[run.take]
-        x = add(x, y, x)
-        for norm in after:
-            norm(x)
-    return x
-
-
 def ready(block: BoundBlock, hook: Hook | None = None) -> Parts:
     """Return one block, ready to run. Absent norms and gates are dropped here, not in each call."""
-    made = list[Ready]()
-    for before, own, within, summed, after in block.parts:
-        attends = isinstance(own, BoundAttention)
+    parts = list[Ready]()
+    for pre_norm, sublayer, output_norm, summed, post_norm in block.parts:
+        attends = isinstance(sublayer, BoundAttention)
         bind: Callable[..., tuple[Work, ...]] = attending if attends else feeding
-        works = _normed(norming(block.modules, before, hook), copied=True) + bind(block.modules, own, hook)
-        works += _normed(norming(block.modules, within, hook))
-        norms = norming(block.modules, after, hook)
-        made.append(Ready(works, hooked(hook, summed, np.add), norms, attends))
-    return tuple(made)
+        works = _normed(norming(block.modules, pre_norm, hook), copied=True) + bind(block.modules, sublayer, hook)
+        works += _normed(norming(block.modules, output_norm, hook))
+        norms = norming(block.modules, post_norm, hook)
+        parts.append(Ready(works, hooked(hook, summed, np.add), norms, attends))
+    return tuple(parts)
 
 
 def norming(modules: Modules, path: str, hook: Hook | None = None) -> Norms:
@@ -340,10 +336,10 @@ def hooked(hook: Hook | None, name: str, work: F, pairs: bool = False) -> F:
     if hook is None:
         return work
 
-    def then(*given: Any) -> Array:
-        x: Array = work(*given)
+    def then(*arguments: Any) -> Array:
+        x: Array = work(*arguments)
         if pairs:
-            hook.pairs(name, x, given[0].group)
+            hook.pairs(name, x, arguments[0].group)
         else:
             hook.rows(name, x)
         return x
@@ -357,31 +353,31 @@ def hooked_halves(hook: Hook | None, name: str, first: F, second: F) -> tuple[F,
         return first, second
     later: list[Array] = []
 
-    def both(*given: Any) -> Array:
-        x = np.concatenate([first(*given), second(*given)], axis=1)
+    def both(*arguments: Any) -> Array:
+        x = np.concatenate([first(*arguments), second(*arguments)], axis=1)
         hook.rows(name, x)
-        one, other = np.split(x, 2, axis=1)
-        later.append(other)
-        return one.copy()  # contiguous
+        left, right = np.split(x, 2, axis=1)
+        later.append(right)
+        return left.copy()  # contiguous
 
-    return both, lambda *given: later.pop()  # type: ignore[return-value]
+    return both, lambda *arguments: later.pop()  # type: ignore[return-value]
 
 
-def mapping(module: Dense, name: str) -> Work:
+def mapping(module: Linear, name: str) -> Work:
     """Return a linear layer as a step of a run; `name`: its buffer in `Scratch`.
 
     The output is always row-major, even for few rows: the bits of the next step depend on it.
     """
     width, bias, panels = module.shape[0], module.bias, module.panels
     weight = None if module.stored else module.matrix(ScratchBuffer())
-    in_order = module.in_order
+    column_major = module.column_major
 
     def work(run: _Run, x: Array) -> Array:
         matrix = module.matrix(run.weights) if weight is None else weight
         out, columns = run.scratch[name, len(x), width], run.rows.columns
         if run.few and panels and len(x) <= FEW:  # in the last block few tokens may be taken of many
             return panels.linear(x, bias, out)
-        if in_order or len(x) > columns:
+        if column_major or len(x) > columns:
             return linear(x, matrix, bias, out)
         y = linear(x, matrix, None, run.scratch["columns", len(x), width], columns)
         if bias is not None:
@@ -392,101 +388,101 @@ def mapping(module: Dense, name: str) -> Work:
     return work
 
 
-def attending(modules: Modules, own: BoundAttention, hook: Hook | None = None) -> tuple[Work, ...]:
+def attending(modules: Modules, attention: BoundAttention, hook: Hook | None = None) -> tuple[Work, ...]:
     """Compute `equations.self_attention` piece by piece, then the output layer."""
-    maps = [hooked(hook, path, mapping(modules[path], f"projection {i}")) for i, path in enumerate(own.maps)]
-    output = hooked(hook, own.output, mapping(modules[own.output], "sum"))
-    of_queries, of_keys = (_each_head(modules, own, path, hook) for path in own.norms)
-    score, weigh = (partial(each, own) for each in (_scores, _weights))
-    score, weigh = hooked(hook, own.scores, score, True), hooked(hook, own.probabilities, weigh, True)
-    shared = own.key_heads != own.heads
-    key_head = np.arange(own.heads) // (own.heads // own.key_heads)  # the key head of each query head
+    maps = [hooked(hook, path, mapping(modules[path], f"projection {i}")) for i, path in enumerate(attention.maps)]
+    output = hooked(hook, attention.output, mapping(modules[attention.output], "sum"))
+    of_queries, of_keys = (_each_head(modules, attention, path, hook) for path in attention.norms)
+    score, weigh = (partial(each, attention) for each in (_scores, _weights))
+    score, weigh = hooked(hook, attention.scores, score, True), hooked(hook, attention.probabilities, weigh, True)
+    shared, head_dim = attention.key_heads != attention.heads, attention.head_dim
+    key_head = np.arange(attention.heads) // (attention.heads // attention.key_heads)  # the key head of each query head
 
     def gather(run: _Run, x: Array) -> Array:
         qkv = [project(run, x) for project in maps]
-        q, k, v = qkv if len(qkv) == 3 else np.split(qkv[0], own.edges, axis=1)  # each (tokens, width)
+        q, k, v = qkv if len(qkv) == 3 else np.split(qkv[0], attention.qkv_splits, axis=1)  # each (tokens, width)
         for change in of_queries:
             q = change(run, q)
         for change in of_keys:
             k = change(run, k)
         if run.cache:
-            k, v = run.cache.joined(own.scores, k, v)
+            k, v = run.cache.joined(attention.scores, k, v)
         context = run.scratch["context", len(x), q.shape[1]]
         for piece in run.pieces:  # on one thread: BLAS's threads still spin, so a second one gains nothing
-            heads, queries, visible = piece.heads, piece.queries, piece.visible[own.window]
+            heads, queries, visible = piece.heads, piece.queries, piece.visible[attention.window]
             their = key_head[heads] if shared else heads
             # views (texts, heads, length, head_dim) of the rows of some sequences
             q_, context_ = (
-                piece.group.of(x.reshape(len(x), own.heads, own.head_dim)).swapaxes(1, 2)[:, heads, queries]
+                piece.group.of(x.reshape(len(x), attention.heads, head_dim)).swapaxes(1, 2)[:, heads, queries]
                 for x in (q, context)
             )
             k_, v_ = (
-                piece.keys.of(x.reshape(len(x), own.key_heads, own.head_dim)).swapaxes(1, 2)[:, their, visible]
+                piece.keys.of(x.reshape(len(x), attention.key_heads, head_dim)).swapaxes(1, 2)[:, their, visible]
                 for x in (k, v)
             )
             np.matmul(weigh(piece, score(piece, run.shared, q_, k_)), v_, out=context_)
         return context if run.take is None else context[run.take]
 
-    return hooked(hook, own.context, gather), output
+    return hooked(hook, attention.context, gather), output
 
 
-def _scores(own: BoundAttention, piece: Piece, shared: Mapping[Any, Any], q: Array, k: Array) -> Array:
+def _scores(attention: BoundAttention, piece: Piece, shared: Mapping[Any, Any], q: Array, k: Array) -> Array:
     """Return the scores of some queries for the keys that they see: (texts, heads, query, key)."""
-    scores = attention_scores(q, k, own.scale)
-    for term in own.terms:
+    scores = attention_scores(q, k, attention.scale)
+    for term in attention.terms:
         gaps, past = piece.group.positions, piece.keys.length + piece.group.unseen - piece.group.length
         queries = slice(past + piece.queries.start, past + piece.queries.stop)
-        positions = (some if gaps is None else gaps[some] for some in (queries, piece.visible[own.window]))
+        positions = (some if gaps is None else gaps[some] for some in (queries, piece.visible[attention.window]))
         scores += term.piece(shared[term.scheme], q, k, piece.heads, *positions)
     return scores
 
 
-def _weights(own: BoundAttention, piece: Piece, scores: Array) -> Array:
+def _weights(attention: BoundAttention, piece: Piece, scores: Array) -> Array:
     """Softmax over visible keys, in place."""
     if not scores.size:
         return scores
     if piece.masks:
-        queries, visible = piece.queries, piece.visible[own.window]
-        for some, mask in piece.masks(queries.start, queries.stop, visible.start, visible.stop, own.window):
+        queries, visible = piece.queries, piece.visible[attention.window]
+        for some, mask in piece.masks(queries.start, queries.stop, visible.start, visible.stop, attention.window):
             scores[..., some] += mask
     y = softmax(scores, out=scores)
-    if own.window is not None and piece.group.unseen:  # the last queries may see no key at all
-        y[..., max(0, piece.keys.length + own.window - piece.queries.start) :, :] = 0
+    if attention.window is not None and piece.group.unseen:  # the last queries may see no key at all
+        y[..., max(0, piece.keys.length + attention.window - piece.queries.start) :, :] = 0
     return y
 
 
-def _each_head(modules: Modules, own: BoundAttention, path: str, hook: Hook | None) -> tuple[Work, ...]:
+def _each_head(modules: Modules, attention: BoundAttention, path: str, hook: Hook | None) -> tuple[Work, ...]:
     """Return the norm and rotation of queries or keys in each head; empty if there are none."""
     norms = norming(modules, path, hook)
-    if not norms and not own.rotated:
+    if not norms and not attention.rotated:
         return ()
     from minibert.equations.rotary import rotate  # imported here: most models do not need it
 
     def work(run: _Run, x: Array) -> Array:
-        y = np.ascontiguousarray(x).reshape(len(x), x.shape[1] // own.head_dim, own.head_dim)
+        y = np.ascontiguousarray(x).reshape(len(x), x.shape[1] // attention.head_dim, attention.head_dim)
         for norm in norms:
             norm(y)
-        if own.rotated:
-            cos, sin, pairing = run.angles[own.layer_type]
+        if attention.rotated:
+            cos, sin, pairing = run.angles[attention.layer_type]
             y = rotate(y, cos[:, None], sin[:, None], pairing)
         return y.reshape(x.shape)
 
     return (work,)
 
 
-def feeding(modules: Modules, own: BoundFeedForward, hook: Hook | None = None) -> tuple[Work, ...]:
+def feeding(modules: Modules, feed: BoundFeedForward, hook: Hook | None = None) -> tuple[Work, ...]:
     """Return `feed_forward` of the equations."""
-    down = hooked(hook, own.output, mapping(modules[own.output], "sum"))
-    activate = hooked(hook, own.activation, partial(activated, faster(own.activate)))
+    down = hooked(hook, feed.output, mapping(modules[feed.output], "sum"))
+    activate = hooked(hook, feed.activation, partial(activated, faster(feed.activate)))
     gate: Work | None = None
-    if own.gate == own.up:
-        both, width = modules[own.up], modules[own.up].shape[0] // 2
+    if feed.gate == feed.up:
+        both, width = modules[feed.up], modules[feed.up].shape[0] // 2
         halves = (both.part(slice(width)), both.part(slice(width, None)))  # views: neither is copied
-        gate, up = hooked_halves(hook, own.up, *map(mapping, halves, ("gate", "hidden")))
+        gate, up = hooked_halves(hook, feed.up, *map(mapping, halves, ("gate", "hidden")))
     else:
-        up = hooked(hook, own.up, mapping(modules[own.up], "hidden"))
-        if own.gate:
-            gate = hooked(hook, own.gate, mapping(modules[own.gate], "gate"))
+        up = hooked(hook, feed.up, mapping(modules[feed.up], "hidden"))
+        if feed.gate:
+            gate = hooked(hook, feed.gate, mapping(modules[feed.gate], "gate"))
 
     def work(run: _Run, x: Array) -> Array:
         if gate is None:

@@ -146,6 +146,19 @@ class Packed(NamedTuple):
         return found
 
 
+def padded(count: int, rows: Rows, fewest: int = 1) -> int:
+    """Return the number of rows after padding, `fewest` or more: see `Rows.fewest`.
+
+    >>> [padded(count, Rows(total=4, wide=16)) for count in (0, 1, 5, 8, 9, 17, 27)]
+    [0, 4, 8, 8, 16, 20, 32]
+    """
+    if not count:
+        return 0
+    count = max(count, fewest)
+    count += -count % rows.total
+    return count + (-count % rows.wide if count % rows.wide > rows.wide // 2 else 0)
+
+
 class Layout(NamedTuple):
     """The rows of a tile in its matrix products: tokens and padding rows."""
 
@@ -157,10 +170,10 @@ class Layout(NamedTuple):
         """Lay out sequences of these lengths one after another, on at least `fewest` rows."""
         tokens = int(lengths.sum())
         if rows.text == 1:
-            return cls(rows.filled(tokens, fewest), slice(tokens))
+            return cls(padded(tokens, rows, fewest), slice(tokens))
         each = -(-lengths // rows.text) * rows.text
         before = np.cumsum(each) - each - (np.cumsum(lengths) - lengths)  # padding rows before each sequence
-        return cls(rows.filled(int(each.sum()), fewest), np.arange(tokens) + np.repeat(before, lengths))
+        return cls(padded(int(each.sum()), rows, fewest), np.arange(tokens) + np.repeat(before, lengths))
 
     def filled(self, x: Array) -> Array:
         """Scatter token values into padded rows: (tokens, ...) -> (rows, ...). Padding repeats the first token."""
@@ -442,20 +455,6 @@ def cuts(lengths: Array, tokens: int) -> Iterator[slice]:
         stop = max(start + 1, min(stop, int(np.searchsorted(ends, before + SLACK * tokens, side="right"))))
         yield slice(start, stop)
         start, before, left = stop, int(ends[stop - 1]), left - 1
-
-
-def cut(batch: int, seq: int, rows: int) -> Iterator[tuple[slice, slice]]:
-    """Cut (batch, seq) into blocks of about `rows` tokens: whole sequences, or parts of a long one.
-
-    >>> [(batch.start, batch.stop, seq.start, seq.stop) for batch, seq in cut(1, 5, 2)]
-    [(0, 1, 0, 2), (0, 1, 2, 4), (0, 1, 4, 5)]
-    >>> [(batch.start, batch.stop, seq.start, seq.stop) for batch, seq in cut(3, 2, 4)]
-    [(0, 2, 0, 2), (2, 3, 0, 2)]
-    """
-    tall = max(1, rows // seq) if seq else 1
-    for top in range(0, batch, tall):
-        for left in range(0, seq, rows):
-            yield slice(top, min(top + tall, batch)), slice(left, min(left + rows, seq))
 
 
 def pieces_of(

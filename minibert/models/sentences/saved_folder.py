@@ -17,7 +17,8 @@ from minibert.equations.fast import layer_norm
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import normalized
 from minibert.errors import CheckpointError
-from minibert.families.parts.bound_blocks import TORCH, steady, torch_class
+from minibert.families.parts.bound_blocks import TORCH, torch_class
+from minibert.families.parts.modules import steady
 from minibert.files.tokenizer import Tokenizer
 from minibert.files.tokenizer_files import open_tokenizer
 

@@ -304,7 +304,7 @@ class Sentences(Model):
             self._last = own, tuple(asked.values()), pipeline  # the next call with the same options skips the checks
         if texts is None or inputs is not None or sentences is not None:
             texts = given_once("a str or a list of str", texts=texts, inputs=inputs, sentences=sentences)
-        items, _ = listed(texts)
+        items = listed(texts)
         found = pipeline.all(items, "encode" if asked["show_progress_bar"] else "")
         if asked["precision"] not in (None, "float32"):
             found = quantize(found, asked["precision"], asked["ranges"])
@@ -352,14 +352,14 @@ class Sentences(Model):
         """
         found: list[int] = []
         pipeline = self.pipeline(prompt_name, prompt, task=task)
-        for chunk in chunked(listed(texts)[0], pipeline.chunk):
+        for chunk in chunked(listed(texts), pipeline.chunk):
             found += [each.truncated for each in pipeline.tokenize(chunk, len(found))]
         return found[0] if isinstance(texts, str) else np.array(found, np.int64)
 
-    def pipeline(self, *given: Any, held: bool = False, **options: Any) -> TextPipeline:
+    def pipeline(self, *given: Any, single_threaded: bool = False, **options: Any) -> TextPipeline:
         """Return the pipeline of `encode`, for callers with their own loop. Options and errors are as in `encode`.
 
-        held: no bit of a vector depends on `threads`, even of a single text: see `computing.compute`.
+        single_threaded: no bit of a vector depends on `threads`, even of a single text: see `computing.compute`.
         """
         own, asked = self.sentence_config, complete(ENCODE, self.encode, given, options)
         check_options(asked, own.late is not None)
@@ -369,7 +369,7 @@ class Sentences(Model):
                 "is not computed here; the encoder's own hidden states are what a call gives"
             )
         dim = None if own.late else own.width(asked["truncate_dim"])  # raises if the folder is for another use
-        steps = self.text_steps(asked, held)
+        steps = self.text_steps(asked, single_threaded)
         if own.late:
             steps |= own.late.steps_of(steps["tokenizer"], asked["task"])
             return self.pipeline_of(LatePipeline, **steps, normalize=asked["normalize_embeddings"])
@@ -380,7 +380,7 @@ class Sentences(Model):
             skip=self._prompt_tokens(steps["prompt"]), normalize=asked["normalize_embeddings"],
         )  # fmt: skip
 
-    def text_steps(self, asked: Mapping[str, Any], held: bool = False) -> dict[str, Any]:
+    def text_steps(self, asked: Mapping[str, Any], single_threaded: bool = False) -> dict[str, Any]:
         """Return the attributes of a `TextPipeline` for tokenizing, and its threads."""
         own, task = self.sentence_config, asked["task"]
         table = own.table(task)
@@ -388,7 +388,7 @@ class Sentences(Model):
             "tokenizer": table.tokenizer() if table else self.sentence_tokenizer,
             "prompt": own.prompt(asked["prompt_name"], asked["prompt"]),
             "longest": table.longest if table else own.lengths.get(task or "", own.longest),
-            "threads": asked["threads"], "held": held,
+            "threads": asked["threads"], "single_threaded": single_threaded,
         }  # fmt: skip
 
     def _prompt_tokens(self, prompt: str) -> int:

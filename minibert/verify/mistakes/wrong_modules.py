@@ -10,14 +10,15 @@ import numpy as np
 
 from minibert.equations import fast
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import ACTIVATIONS, BoundResidual, Dense
+from minibert.families.parts.bound_blocks import ACTIVATIONS, BoundResidual
 from minibert.families.parts.config import replace
-from minibert.families.parts.heads import taken
-from minibert.families.parts.modules import Embedding, LayerNorm, RMSNorm
+from minibert.families.parts.heads import select_tokens
+from minibert.families.parts.modules import Embedding, LayerNorm, Linear, RMSNorm
 from minibert.families.parts.plan import Plan, Step, looked_up, times
+from minibert.families.parts.steps import Tokens
 from minibert.files.tables import convert, narrowed
 
-from .mistake import At, Mistake, Wrong, by_part
+from .mistake import UNNORMED, WITH_EPS, At, Mistake, Wrong, by_part
 
 Formula = Callable[[Array], Array]
 NormFormula = Callable[[Array, float], Array]  # x and eps -> the normed x, before weight and bias
@@ -42,11 +43,38 @@ def to_int8(x: Array) -> Array:
     return np.asarray(np.rint(x / np.where(step == 0, 1, step)) * step, np.float32)
 
 
+def to_q8_0(x: Array) -> Array:
+    """Round each 32 numbers of a row to 255 steps, times a scale in float16: GGUF's Q8_0. Other rows stay.
+
+    >>> to_q8_0(np.array([127.0, 0.6] + [0.0] * 30, np.float32))[:2]
+    array([127.,   1.], dtype=float32)
+    """
+    if x.shape[-1] % 32:
+        return x
+    blocks = x.reshape(*x.shape[:-1], -1, 32)
+    step = np.abs(blocks).max(-1, keepdims=True) / 127
+    made = np.rint(blocks / np.where(step == 0, 1, step)) * to_float16(step)
+    return made.reshape(x.shape).astype(x.dtype)
+
+
 ROUNDINGS: Mapping[str, Formula] = {"float16": to_float16, "bfloat16": to_bfloat16}
+FORMATS: Mapping[str, Formula] = {**ROUNDINGS, "q8_0": to_q8_0}  # of a port's computation
+
+
+def quantized(at: At) -> Iterator[Step]:
+    """Round word rows, and weight and input of each linear map, as GGUF's Q8_0 does."""
+    rows = (step for step in at.steps("rows") if isinstance(step.part.step, Tokens))
+    yield from (step._replace(formula=lambda ids, right=step.formula: None if ids is None else to_q8_0(right(ids)))
+                for step in rows)  # fmt: skip
+    for step in linear(lambda dense: with_weight(dense, to_q8_0))(at):
+        yield step._replace(formula=lambda x, right=step.formula: right(to_q8_0(x)))
 
 
 def rounded(rounding: Formula, at: At) -> Iterator[Step]:
     """Round every parameter: of linear maps, norms, tables, terms of the scores and modules after pooling."""
+    if rounding is to_q8_0:
+        yield from quantized(at)
+        return
 
     def arrays(values: Mapping[str, Any]) -> dict[str, Array]:
         return {name: rounding(x) for name, x in values.items() if isinstance(x, np.ndarray)}
@@ -56,7 +84,7 @@ def rounded(rounding: Formula, at: At) -> Iterator[Step]:
         return None if found is None else times(module.scale, rounding(found))
 
     yield from linear(
-        lambda dense: Dense(rounding(dense.weight), None if dense.bias is None else rounding(dense.bias),
+        lambda dense: Linear(rounding(dense.weight), None if dense.bias is None else rounding(dense.bias),
                             dense.transposed))(at)  # fmt: skip
     for step in at.plan.values():
         part = step.part
@@ -76,10 +104,10 @@ def rounded(rounding: Formula, at: At) -> Iterator[Step]:
 # -- linear maps -------------------------------------------------------------------------------------------------
 
 
-def linear(change: Callable[[Dense], Dense], when: Callable[[Dense], Any] = bool) -> Wrong:
+def linear(change: Callable[[Linear], Linear], when: Callable[[Linear], Any] = bool) -> Wrong:
     """Replace the linear maps for which `when` is true; a new map is made at its first call."""
 
-    def make(dense: Dense) -> Formula | None:
+    def make(dense: Linear) -> Formula | None:
         changed = cache(lambda: change(dense))
         return (lambda x: changed()(x)) if when(dense) else None
 
@@ -91,10 +119,16 @@ def biased(module: Any) -> bool:
     return module.bias is not None
 
 
-def weight_in_int8(dense: Dense) -> Dense:
-    """Round the weight to int8, with one scale for each output."""
-    weight = to_int8(dense.weight.T).T if dense.transposed else to_int8(dense.weight)
-    return Dense(np.ascontiguousarray(weight), dense.bias, dense.transposed)
+def read_in_other_shape(dense: Linear) -> Linear:
+    """Read the stored buffer of a weight, not square, as if its rows were its columns."""
+    weight = np.ascontiguousarray(dense.weight)
+    return Linear(weight.reshape(weight.shape[::-1]).T, dense.bias, dense.transposed)
+
+
+def with_weight(dense: Linear, rounding: Formula) -> Linear:
+    """Round the weight by rows, one for each output."""
+    weight = rounding(dense.weight.T).T if dense.transposed else rounding(dense.weight)
+    return Linear(np.ascontiguousarray(weight), dense.bias, dense.transposed)
 
 
 # -- norms -------------------------------------------------------------------------------------------------------
@@ -130,14 +164,15 @@ def rms_eps_outside(x: Array, eps: float) -> Array:
     return np.asarray(x / (np.sqrt(mean(x * x)) + eps))
 
 
-def norm(formula: NormFormula, rms: bool = False) -> Wrong:
-    """Compute each LayerNorm, or with `rms` each RMSNorm, by another formula, with the norm's weight and bias."""
+def norm(formula: NormFormula, rms: bool = False, eps: float | None = None) -> Wrong:
+    """Compute each LayerNorm, or with `rms` each RMSNorm, by another formula, and another eps if one is passed."""
 
     def make(module: Any) -> Formula | None:
-        if isinstance(module, RMSNorm) != rms:
+        if isinstance(module, RMSNorm) != rms or module.eps == eps:
             return None
         weight = module.weight + module.weight.dtype.type(getattr(module, "plus", 0))
-        return lambda x: np.asarray(formula(x, module.eps) * weight + (0 if module.bias is None else module.bias))
+        bias, own = (0 if module.bias is None else module.bias), module.eps if eps is None else eps
+        return lambda x: np.asarray(formula(x, own) * weight + bias)
 
     return by_part("norm", make)
 
@@ -203,14 +238,14 @@ def residual_before_norm(at: At) -> Iterator[Step]:
 def residual_normed(at: At) -> Iterator[Step]:
     """Add the output of attention or feed-forward to the normed input."""
     for step in at.steps("sum"):
-        if step.part.before:
-            yield step._replace(of=(step.part.before, step.of[1]))
+        if step.part.pre_norm:
+            yield step._replace(of=(step.part.pre_norm, step.of[1]))
 
 
 def side_by_side(at: At) -> Iterator[Step]:
     """Compute the feed-forward from the block's input, as attention is computed."""
     if at.block and len(at.block.parts) > 1:
-        late = at.block.parts[0].after or at.block.parts[0].sum
+        late = at.block.parts[0].post_norm or at.block.parts[0].sum
         for step in at.plan.values():
             if late in step.of and step.kind != "sum":
                 yield step._replace(of=tuple(f"hidden_states.{at.i}" if name == late else name for name in step.of))
@@ -229,16 +264,23 @@ def without_last_block(at: At) -> Iterator[Step]:
 
 def takes(right: tuple[str, ...], wrong: str) -> Wrong:
     """Classify by another token, or by the mean of all tokens, in heads that use a `right` one."""
-    return by_part("take", lambda head: partial(taken, wrong, head.pad_id) if head.takes in right else None)
+    return by_part("take", lambda head: partial(select_tokens, wrong, head.pad_id) if head.pooling in right else None)
 
 
 def without_pooler(at: At) -> Iterator[Step]:
     """Leave out a head's first map and its activation, if the last map is as wide as the first."""
     for take in at.steps("take"):
         head = take.part
-        first = next((work for _, work in head.works if isinstance(work, Dense)), head.last)
-        if head.takes != "every" and head.last.shape[1] == first.shape[1]:
+        first = next((work for _, work in head.works if isinstance(work, Linear)), head.last)
+        if head.pooling != "every" and head.last.shape[1] == first.shape[1]:
             yield from replanned(at, head._replace(works=()).plan(take.of[0]))
+
+
+def without_norm_before_head(at: At) -> Iterator[Step]:
+    """Let the head take the input of the last norm."""
+    for take in at.steps("take"):
+        if at.stack.last_norm:
+            yield take._replace(of=(UNNORMED, *take.of[1:]))
 
 
 def by_the_word_table(at: At) -> Iterator[Step]:
@@ -246,7 +288,7 @@ def by_the_word_table(at: At) -> Iterator[Step]:
     for take in at.steps("take"):
         table, last = at.layer.steps[0].module.table.array(), take.part.last
         if table.shape == last.weight.shape and not np.array_equal(table, last.weight):
-            yield at.plan[take.part.path]._replace(formula=Dense(table, last.bias))
+            yield at.plan[take.part.path]._replace(formula=Linear(table, last.bias))
 
 
 # -- the lists ---------------------------------------------------------------------------------------------------
@@ -254,6 +296,7 @@ def by_the_word_table(at: At) -> Iterator[Step]:
 BIAS = "A linear map adds its bias once, a norm after the weight."
 ROUNDED = "The weights are narrower than the model's."
 EPS = "config.json names it: BERT has 1e-12, RoBERTa and torch 1e-5, Llama and similar models 1e-6."
+OUTSIDE = {0: "eps outside the root", 1: "variance divided by dim - 1, eps outside the root"}  # by `less`
 EPS_KEYS = ("layer_norm_eps", "rms_norm_eps", "layer_norm_epsilon", "norm_eps")
 ACTIVATION = "config.json names the activation, or the head fixes it."
 ACT_KEYS = ("hidden_act", "hidden_activation", "activation_function", "activation", "dense_act_fn")
@@ -263,22 +306,28 @@ TAKES = "A head that takes one token of a text takes the first in BERT and simil
 # fmt: off
 MODULES: tuple[Mistake, ...] = (
     # linear maps
-    Mistake("bias missing", BIAS, linear(lambda dense: Dense(dense.weight, None, dense.transposed), biased)),
+    Mistake("bias missing", BIAS, linear(lambda dense: Linear(dense.weight, None, dense.transposed), biased)),
     Mistake("weight transposed", "GPT-2 stores (in, out), others (out, in); square ones fit both ways.",
-            linear(lambda dense: Dense(dense.weight, dense.bias, not dense.transposed),
+            linear(lambda dense: Linear(dense.weight, dense.bias, not dense.transposed),
                    lambda dense: dense.shape[0] == dense.shape[1])),
+    Mistake("weight's buffer read with the other shape", "The file names rows first; GGUF names columns first.",
+            linear(read_in_other_shape, lambda dense: dense.shape[0] != dense.shape[1])),
     *(Mistake(f"parameters in {name}", ROUNDED, partial(rounded, rounding), on_vectors=True, rounding=name)
       for name, rounding in ROUNDINGS.items()),
-    Mistake("weights in int8", ROUNDED, linear(weight_in_int8), on_vectors=True, rounding="int8"),
+    Mistake("weights in int8", ROUNDED, linear(lambda dense: with_weight(dense, to_int8)), on_vectors=True,
+            rounding="int8"),
     # norms
     *(Mistake(f"eps {eps:g}", EPS, other_eps(eps), on_vectors=True, keys=EPS_KEYS)
-      for eps in (1e-12, 1e-6, 1e-5, 1e-3)),  # BERT, Llama, torch, Keras
+      for eps in (1e-12, 1e-8, 1e-6, 1e-5, 1e-3)),  # BERT, tutorials, Llama, torch, Keras
     Mistake("variance divided by dim - 1", "LayerNorm divides by dim; only a sample's estimate divides by dim - 1.",
             norm(partial(right, less=1)), on_vectors=True),
     Mistake("eps outside the root", "eps is added to the variance, not to its root.", norm(eps_outside),
             on_vectors=True),
     Mistake("variance divided by dim - 1, eps outside the root", "`std(-1) + eps` of torch gives this, as many "
             "tutorials print it.", norm(partial(eps_outside, less=1)), on_vectors=True),
+    *(Mistake(f"{OUTSIDE[less]}{WITH_EPS}{eps:g}", "Tutorials print `(x - mean) / (std + eps)` with this eps; the "
+              "model's is added to the variance.", norm(partial(eps_outside, less=less), eps=eps),
+              on_vectors=True, keys=EPS_KEYS) for less in OUTSIDE for eps in (1e-5, 1e-6, 1e-8)),
     Mistake("variance in one pass", "E[x^2] - E[x]^2 cancels if the mean is large.", norm(one_pass), on_vectors=True),
     Mistake("RMSNorm for LayerNorm", "T5 and Llama do not subtract the mean; this norm does.", norm(root_mean_square),
             on_vectors=True),
@@ -296,7 +345,7 @@ MODULES: tuple[Mistake, ...] = (
     Mistake("norm not applied", "You left out LayerNorm, or RMSNorm.", by_part("norm", lambda module: np.asarray)),
     # activations; a rarer activation would only be a guess
     *(Mistake(f"activation {word}", ACTIVATION, other_activation(word), on_vectors=True, keys=ACT_KEYS)
-      for word in ("quick_gelu", "silu", "relu", "gelu_new", "gelu")),
+      for word in ("quick_gelu", "silu", "relu", "relu6", "gelu_new", "gelu")),
     Mistake("activation left out", "An activation stands between the two maps.",
             by_part("activation", lambda module: np.asarray), on_vectors=True),
 )
@@ -305,12 +354,12 @@ RESIDUALS_AND_HEADS: tuple[Mistake, ...] = (
     Mistake("gate and up exchanged", "The activation is applied to the gate; its result is multiplied by `up`.",
             gate_for_up, on_vectors=True),
     Mistake("norm before instead of after", "BERT normalizes each sum, GPT-2 the inputs of attention and feed-forward.",
-            residuals(lambda part: part._replace(before=part.after, after="") if part.after else part),
+            residuals(lambda part: part._replace(pre_norm=part.post_norm, post_norm="") if part.post_norm else part),
             on_vectors=True),
     Mistake("norm after instead of before", "GPT-2 normalizes the inputs of attention and feed-forward, BERT each sum.",
-            residuals(lambda part: part._replace(before="", after=part.before) if part.before else part),
+            residuals(lambda part: part._replace(pre_norm="", post_norm=part.pre_norm) if part.pre_norm else part),
             on_vectors=True),
-    Mistake("norm before the sum not applied", WITHIN, residuals(lambda part: part._replace(within=""))),
+    Mistake("norm before the sum not applied", WITHIN, residuals(lambda part: part._replace(output_norm=""))),
     Mistake("last norm not applied", "After the last block comes one more norm, which GPT-2 calls ln_f.",
             without_last_norm, on_vectors=True),
     Mistake("residual from the normed x", "In GPT-2 each part adds to x as it was before the part's norm.",
@@ -327,6 +376,8 @@ RESIDUALS_AND_HEADS: tuple[Mistake, ...] = (
             "the word table.", by_the_word_table),
     Mistake("pooler forgotten", "The classes are not computed from the hidden state itself: a map and an activation "
             "come before.", without_pooler),
+    Mistake("last norm not applied before the head", "A head takes the last hidden state, which is normed.",
+            without_norm_before_head),
     Mistake("first token instead of the last", TAKES, takes(("last",), "first")),
     Mistake("first token instead of the mean", "This model's config says that its head takes the mean of all tokens.",
             takes(("mean",), "first")),

@@ -1,8 +1,9 @@
 # %% [markdown]
 # ## Answers
 #
-# 1. For nearly all: for 511 of 512 in all-MiniLM-L6-v2 (not for row 0), for 473 in bert-base-uncased, where most of the
-#    others are after position 340. Long texts are rare in training, and those rows were used least.
+# 1. For nearly all: for 511 of 512 in all-MiniLM-L6-v2 (not for row 0), for 473 in bert-base-uncased. Most of
+#    bert-base-uncased's exceptions are after position 340: long texts are rare in training, so these rows were used
+#    least.
 
 # %%
 nearest = (similarity - 2 * np.eye(len(table))).argmax(axis=1)  # a row is not its own neighbour
@@ -15,10 +16,10 @@ if model.is_bert_base:
     assert beside.sum() == 473 and np.mean(np.flatnonzero(~beside) >= 340) > 0.8
 
 # %% [markdown]
-# 2. No, neither. A mean does not depend on the order in which it adds. The word rows are the same rows, and the
-#    position rows are the same rows too: both means are equal, but for the last bits. Order shows only behind a step
-#    that is not a sum. LayerNorm is one: behind it the two means differ, in all-MiniLM-L6-v2 by up to 0.006. Attention
-#    is the one that matters.
+# 2. No, neither. A mean does not depend on the order of its terms. The word rows are the same rows, and the position
+#    rows are the same rows too: both means are equal, except for the last bits. Order shows only after a step that is
+#    not a sum. LayerNorm is not a sum: after it the two means differ, in all-MiniLM-L6-v2 by up to 0.006. The step that
+#    matters is attention.
 
 # %%
 dog, man = (layer.trace(**layer.tokenize(text)) for text in ("dog bites man", "man bites dog"))

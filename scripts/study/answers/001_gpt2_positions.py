@@ -1,8 +1,8 @@
 # %% [markdown]
 # ## Answers
 #
-# 1. Its place in the whole text, `seq - 1`. Without it the layer starts again at position 0, and the row is another
-#    one. `past_length` says the same: so many tokens came before.
+# 1. Its place in the whole text, `seq - 1`. Without it the layer starts again at position 0 and computes a different
+#    row. `past_length` does the same: it is the number of earlier tokens.
 
 # %%
 last = encoding[:, -1:]
@@ -12,7 +12,7 @@ assert np.array_equal(layer(last, past_length=place)[0, 0], x[0, -1])
 assert not np.array_equal(layer(last)[0, 0], x[0, -1])
 
 # %% [markdown]
-# 2. All rows have the same length, so count the rows. In GPT-2 itself they are 1024 of 51,281, which is 2 %.
+# 2. All rows have the same length, so count the rows. GPT-2 has 1024 position rows among 51,281, which is 2 %.
 
 # %%
 share = layer.wpe.weight.size / (layer.wpe.weight.size + layer.wte.weight.size)
@@ -21,8 +21,8 @@ assert abs(share - len(pos_embedding) / (len(pos_embedding) + config.vocab_size)
 assert round(1024 / 51281, 2) == 0.02
 
 # %% [markdown]
-# 3. No. A plain call counts such tokens like any other. Whoever puts them on the left must pass the positions too, as
-#    the reference's `generate()` does: the real tokens are counted from 0.
+# 3. No. A plain call counts these tokens like any other. If you add them on the left, pass the positions too, as the
+#    reference's `generate()` does: the real tokens are counted from 0.
 
 # %%
 padded, real = np.concatenate([[[0, 0]], encoding], axis=1), np.array([[0, 0] + [1] * encoding.shape[-1]])

@@ -1,8 +1,8 @@
 # %% [markdown]
 # ## Answers
 #
-# 1. Yes: a rotation by the angle `3 * w`, where `w` is the wave's frequency. It is the same for every `p`. This is
-#    why a model can learn from such rows to look three tokens back, and it is the idea of rotary positions.
+# 1. Yes: a rotation by the angle `3 * w`, where `w` is the wave's frequency. It is the same for every `p`. So a model
+#    can learn from these rows to look three tokens back; rotary positions use the same idea.
 
 # %%
 wave = 20  # any one

@@ -1,8 +1,8 @@
 # %% [markdown]
 # ## Answers
 #
-# 1. Nothing new: the mean takes the 5 away, and the division by the standard deviation takes the 3 away. (The last bits
-#    differ, and `eps` is not multiplied, which matters only for a row that is nearly constant.)
+# 1. The same result: subtracting the mean removes the 5, and dividing by the standard deviation removes the 3. (The
+#    last bits differ. `eps` is not multiplied by 3, but that matters only for a nearly constant row.)
 
 # %%
 row = x[0, 1].astype(np.float64)
@@ -12,7 +12,7 @@ for changed in (row + 5, 3 * row):
     assert np.allclose(layer_norm(changed, weight, bias, eps=layer.LayerNorm.eps), normed, rtol=0, atol=1e-6)
 
 # %% [markdown]
-# 2. The word row and the type row are the same. The position row is another one, so the output is another one.
+# 2. Only the position row differs, so the output differs too. The word row and the type row are the same.
 
 # %%
 here, there = layer.trace(**batch), layer.trace(**layer.tokenize("Clouds lived above"))
@@ -22,8 +22,8 @@ for name in ("word_embeddings", "token_type_embeddings", "position_embeddings", 
     assert same == (name in ("word_embeddings", "token_type_embeddings"))
 
 # %% [markdown]
-# 3. Yes, for single sentences, to the bit even: `word + type` is the first addition. It would be wrong for pairs, where
-#    the tokens of the second text need the row of type 1.
+# 3. Yes, for single sentences, even to the bit: `word + type` is the first addition. It would be wrong for pairs: the
+#    tokens of the second text need the row of type 1.
 
 # %%
 folded = layer.word_embeddings.weight[input_ids] + layer.token_type_embeddings.weight[0]
@@ -35,7 +35,7 @@ assert not np.array_equal(layer.LayerNorm(folded), layer(**pair))
 
 # %% [markdown]
 # 4. The three tables and LayerNorm's two rows. In bert-base-uncased these are 23,837,184 numbers, and 98.3 % of them
-#    are in the word table; in all-MiniLM-L6-v2, half as wide, 11,918,592, and the share is the same.
+#    are in the word table; all-MiniLM-L6-v2, half as wide, has 11,918,592, with the same share.
 
 # %%
 sizes = [table.size for table in (*tables, norm.weight, norm.bias)]

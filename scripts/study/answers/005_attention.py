@@ -1,8 +1,8 @@
 # %% [markdown]
 # ## Answers
 #
-# 1. `n * n * head_dim`: four times as many for a text twice as long. That is why attention, alone among a block's
-#    parts, grows with the square of the length.
+# 1. `n * n * head_dim`: four times as many for a text twice as long. So attention, alone among a block's parts, grows
+#    with the square of the length.
 
 # %%
 counted = [n * n * head_dim for n in (seq, 2 * seq)]

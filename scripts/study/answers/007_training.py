@@ -2,15 +2,15 @@
 # ## Answers
 #
 # 1. All tokens are then about equally likely: log 50,257 = 10.8. A loss of 12 is worse than knowing nothing. The model
-#    is sure and wrong: its first numbers are too wide.
+#    is sure and wrong: its first random numbers are too large.
 
 # %%
 print(f"{np.log(50257):.1f}")
 assert round(np.log(50257), 1) == 10.8
 
 # %% [markdown]
-# 2. No token sees those after it, and padding stands after the word. What the model says at padding has no share in the
-#    loss. So whatever ids stand there, loss and gradient are the same.
+# 2. No token sees later tokens, and padding comes after the word. The model's predictions at padding have no share in
+#    the loss. So loss and gradient are the same for any ids there.
 
 # %%
 other = few._replace(ids=np.where(few.counts, few.ids, 9))

@@ -9,7 +9,7 @@ output = encoder.stack.blocks[0].attention.output
 assert np.abs(gone[output][0] - encoder[output].bias).max() < CLOSE
 
 # %% [markdown]
-# 2. The one that has the other blocks alone, one behind the other: what enters a block that is knocked out leaves it.
+# 2. An encoder of the other blocks alone, one after the other: a vector leaves a knocked-out block as it entered.
 
 # %%
 kept = [study.plain_block(block) for i, block in enumerate(encoder.stack.blocks) if i not in (2, 3)]

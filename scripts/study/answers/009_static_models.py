@@ -1,16 +1,16 @@
 # %% [markdown]
 # ## Answers
 #
-# 1. Those with the same tokens in another order; and a text from the same said twice, whose mean is the same.
+# 1. Texts with the same tokens in another order. Also a text and the same text twice: they have the same mean.
 
 # %%
 twice = vector(rows, f"{cat} {cat}", weights)
 assert np.abs(twice - vector(rows, mouse, weights)).max() < 1e-6
 
 # %% [markdown]
-# 2. With a large `a` all are 1, and weights might as well be left out. With a small one `a / (a + p)` is nearly
-#    `a / p`, so the weight is proportional to the rank, and the last token of the vocabulary weighs most. At 1e-6
-#    MiniLM's rows get all three questions.
+# 2. With a large `a` all weights are nearly 1, as if there were none. With a small `a`, `a / (a + p)` is nearly `a /
+#    p`, so the weight is proportional to the rank, and the last token of the vocabulary weighs most. At 1e-6 MiniLM's
+#    rows answer all three questions.
 
 # %%
 p = zipf_probabilities(len(x))
@@ -20,8 +20,8 @@ if model.is_minilm:
     assert (margins(rows, sif_weights(p, 1e-6)) > 0).all() and (margins(rows, large) > 0).sum() == 1
 
 # %% [markdown]
-# 3. With 8 of MiniLM's all three are right, with 384 two. But three questions are no measure of a model: the
-#    benchmark's page has thousands.
+# 3. With 8 of MiniLM's components all three answers are right, with 384 only two. But three questions do not measure a
+#    model: the benchmark's page has thousands.
 
 # %%
 for count in (2, 8, 32, 128, x.shape[1]):

@@ -1,7 +1,7 @@
 # %% [markdown]
 # ## Answers
 #
-# 1. The mean of both: each has half of the weight.
+# 1. The mean of the two letters: each gets half of the weight.
 
 # %%
 own = np.eye(26)[[0, 1, 0, 2, 0]]  # a b a c a
@@ -11,8 +11,8 @@ print(f"'b' {given[1]:.2f}, 'c' {given[2]:.2f}")
 assert np.allclose(given[1:3], 0.5, atol=1e-3)
 
 # %% [markdown]
-# 2. The second. The first asks for one place, which is before it anyhow. Without a mask the second finds the place
-#    after it too, whose note is its own letter: that is to read the answer.
+# 2. The second. The first head asks for one place, and that place is earlier anyway. Without a mask the second head
+#    also finds the place after its own, with its own letter as the note: it would read the answer.
 
 # %%
 assert np.abs(attention(query[1:], position, letter) - note[:, 1:]).max() < 1e-3

@@ -30,8 +30,8 @@ with study.tiny("roberta") as right:
 
 # %% [markdown]
 # 3. The cell counts them: 8 of 19 in all-MiniLM-L6-v2. Some pass because the tolerance is too wide; it must be just
-#    above what rounding explains, `2e-6` here. The others pass because a plain batch cannot show them: there is no
-#    padding in it and nothing in a cache. A test needs both, the tolerance and the batches.
+#    above what rounding explains, `2e-6` here. The rest pass because a plain batch cannot show them: it has no padding
+#    and no cache. A test needs both: the right tolerance and the right batches.
 
 # %%
 with contextlib.nullcontext(model.layer) as right:

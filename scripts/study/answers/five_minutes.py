@@ -1,8 +1,8 @@
 # %% [markdown]
 # ## Answers
 #
-# 1. The sum is `-6 1 2 8` plus `0 1 1 -1` plus `0 1 0 1`: `-6 3 3 8`. Its mean is 2, and `-8 1 1 6` is left. The mean
-#    square is 102 / 4 = 25.5, its root 5.05: `-1.58 0.2 0.2 1.19`.
+# 1. The sum is `-6 1 2 8` plus `0 1 1 -1` plus `0 1 0 1`: `-6 3 3 8`. Its mean is 2, and the row minus its mean is `-8
+#    1 1 6`. The mean square is 102 / 4 = 25.5, its root 5.05: `-1.58 0.2 0.2 1.19`.
 
 # %%
 zeros, plain = np.zeros((1, 3), int), (np.ones(4), np.zeros(4))
@@ -11,8 +11,8 @@ print(man.round(2))
 assert np.allclose(man, np.array([-8, 1, 1, 6]) / 25.5**0.5)
 
 # %% [markdown]
-# 2. The order of the rows, and nothing else: dog has the same row at both ends. So a model that adds the rows up would
-#    not know who bites whom.
+# 2. Only the order of the rows: dog has the same row at both ends. So a model that adds the rows up would not know who
+#    bites whom.
 
 # %%
 nowhere = np.zeros_like(places)

@@ -12,7 +12,7 @@ no_down = block.down._replace(weight=0 * block.down.weight, bias=0 * block.down.
 assert np.array_equal(pre_norm_block(x, block._replace(output=silent, down=no_down), heads), x)
 
 # %% [markdown]
-# 2. Nothing: softmax divides by the sum, and the factor `exp(number)` stands above and below.
+# 2. Not at all: softmax divides by the sum, and the factor `exp(number)` cancels.
 
 # %%
 assert np.allclose(softmax(logits[-1:] + 3), softmax(logits[-1:].copy()), rtol=0, atol=1e-6)

@@ -1,7 +1,7 @@
 # %% [markdown]
 # ## Answers
 #
-# 1. They are computed, but nothing was asked there: the model sees the letter, and training never looked at its answer.
+# 1. They are computed, but they predict nothing: the model sees the letter, and training never used its answer there.
 
 # %%
 seen = encoder.logits(**encoder.tokenize("question"))[0, 1:-1].argmax(axis=-1)
@@ -9,7 +9,7 @@ print("".join(encoder.tokens(seen)), "for 'question'")
 assert encoder.tokens(seen) != list("question")
 
 # %% [markdown]
-# 2. No: each mask is guessed by itself, with a mask in the other place. So two likely letters need not fit together.
+# 2. No: each guess sees a mask in the other place. So two likely letters may not fit together.
 
 # %%
 two = encoder.fill("quest[MASK][MASK]n", k=1)

@@ -9,7 +9,8 @@ print(f"{needed} steps")
 assert needed == 90 and 0.95**90 < 0.01 < 0.95**89
 
 # %% [markdown]
-# 2. The error of a word is multiplied by `1 - rate * s`. It grows if that is below -1, so if `rate > 2 / s`. The most
+# 2. The error of a word is multiplied by `1 - rate * s`. It grows if that factor is below -1, so if `rate > 2 / s`. The
+#    most
 #    frequent word has the largest `s` and fails first.
 
 # %%
@@ -20,8 +21,8 @@ for rate, falls in ((1.9 / largest, True), (2.1 / largest, False)):
     assert (losses[-1] < losses[0]) == falls
 
 # %% [markdown]
-# 3. It is zero, whatever came back from the loss. Without `padding_idx` it is not. (From an output layer that shares
-#    the table the row still gets a gradient: step 7.)
+# 3. It is zero, whatever gradient arrives. Without `padding_idx` it is not zero. (An output layer that shares the table
+#    still adds a gradient to this row: step 7.)
 
 # %%
 ids, grad = np.array([0, 2, 0]), np.ones((3, 4))

@@ -1,8 +1,8 @@
 # %% [markdown]
 # ## Answers
 #
-# 1. Yes: its mask is left. The last token sees all others, and does not know their order at block 0. But a token in the
-#    middle sees only those before it, so its vector depends on which they are, and the next block sees that. Without
+# 1. Yes: it still has its mask. The last token sees all tokens, and does not know their order at block 0. But a token
+#    in the middle sees only earlier tokens, so its vector depends on them, and the next block sees that. Without
 #    positions *and* mask the order is lost.
 
 # %%
@@ -14,7 +14,7 @@ for mask in (False, True):
     assert (apart < 1e-3) == mask
 
 # %% [markdown]
-# 2. The first text's own vector: between two blocks, the hidden states are all that there is of a text.
+# 2. The output for the first text: between two blocks the hidden states hold all that the model knows of a text.
 
 # %%
 theirs = encoder.trace(**first)

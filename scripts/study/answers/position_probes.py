@@ -1,16 +1,16 @@
 # %% [markdown]
 # ## Answers
 #
-# 1. The distances to the middle go from 0 to 256, all equally often, so their mean is half of that.
+# 1. The distances to the middle go from 0 to 256, all equally often, so their mean is half of 256.
 
 # %%
 places = np.arange(512)
 assert np.abs(places - 256).mean() == 128
 
 # %% [markdown]
-# 2. Nothing: it is as far off as the constant answer. So what the probe found before was in the order of the rows. The
-#    penalty matters here too. Without one the probe still learns its rows by heart, and its answers for the others are
-#    worse than a constant: 536 positions off for the shuffle below in all-MiniLM-L6-v2.
+# 2. Nothing: its error is as large as the constant answer's. So the probe's earlier success came from the order of the
+#    rows. The penalty matters here too. Without it the probe still learns its training rows by heart, and its answers
+#    for new rows are worse than a constant: 536 positions off for the shuffle below in all-MiniLM-L6-v2.
 
 # %%
 shuffled = table[np.random.default_rng(1).permutation(len(table))]

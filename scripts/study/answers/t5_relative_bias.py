@@ -8,10 +8,10 @@ longer = layer.attention_position.relative_bias(1010, 1010)
 assert np.array_equal(longer[:, 1000:, 1000:], longer[:, :10, :10])
 
 # %% [markdown]
-# 2. There are 255 such distances, and 278 buckets are the fewest. Half of the buckets, 139, are for each side. Half of
-#    these, 69, are for the distances 0 to 68. Then the ranges grow, but from 69 to 127 they are still narrower than one
-#    distance. With 512 buckets the near ones alone would reach to 127, and no distance would be left for the ranges
-#    that grow: that is an error here. With T5's 32 buckets the 255 distances have 31 numbers.
+# 2. There are 255 distances, and they need at least 278 buckets. Each side has half of the buckets, 139. Half of these,
+#    69, are for the distances 0 to 68. Then the ranges grow, but from 69 to 127 they are still narrower than one
+#    distance. With 512 buckets the near distances alone would reach to 127, and no distance would be left for the
+#    growing ranges: that is an error here. With T5's 32 buckets the 255 distances share 31 numbers.
 
 # %%
 near = np.arange(-127, 128)

@@ -1,7 +1,7 @@
 # %% [markdown]
 # ## Answers
 #
-# 1. One: it always takes the likeliest letter, so the seed changes nothing.
+# 1. One: it always writes the likeliest letter, so the seed changes nothing.
 
 # %%
 always = set(made_up(5, temperature=0))

@@ -1,10 +1,10 @@
 # %% [markdown]
 # ## Answers
 #
-# 1. BERT's does not. If the rows that enter come in another order, the same rows leave, in that order. So in BERT the
-#    order is in the rows, by the position table, or it is nowhere. GPT-2 is another case: its causal mask lets a token
-#    use only those before it. So the last token's context stays the same, whatever the order of the others, but theirs
-#    change, and the next block sees that.
+# 1. BERT does not. If the rows enter in another order, the same rows leave, in that order. So BERT knows the order only
+#    from the position rows. GPT-2 is different: its causal mask lets a token use only itself and earlier tokens. So the
+#    last token's context is the same for any order of the earlier tokens, but their contexts change, and the next block
+#    sees that.
 
 # %%
 attention = minibert.equations.attention

@@ -2,10 +2,10 @@
 # # Lab 1: the input layer
 #
 # Text becomes ids, ids become rows, three rows are added, and LayerNorm gives the sum mean 0 and variance 1. In each
-# cell an answer is missing, where `...` stands. Write it and run the cell: `check` tries your function on inputs that
-# it draws, and then on this model's. It says whether it is right, or which mistake it makes. Take what you need from
-# the arguments alone: the drawn inputs have other sizes. Grade 1 is one short expression, grade 2 one thought more,
-# grade 3 a small program.
+# cell `...` marks a missing answer. Write it and run the cell: `check` tries your function on random inputs, and then
+# on this model's inputs. It prints whether the answer is right, or names its mistake. Use only the arguments: the
+# random inputs have other sizes. Grade 1 is one short expression, grade 2 needs one more step, grade 3 is a small
+# program.
 
 # %%
 import numpy as np
@@ -25,13 +25,13 @@ print("words", words.shape, "positions", positions.shape, "types", types.shape)
 # %% [markdown]
 # ## Exercise 1 (grade 1): look words up
 #
-# A word row is a row of the table `words`. Take the rows of all `ids`.
+# A word row is a row of the table `words`. Return the rows of all `ids`.
 
 # %%
 
 
 def word_rows(words: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    return words[ids]  # blank: NumPy takes many rows at once, by an array of their numbers
+    return words[ids]  # blank: NumPy selects many rows at once, by an array of their numbers
 
 
 check(word_rows, (words, ids), trace["embeddings.word_embeddings"][0])
@@ -39,13 +39,13 @@ check(word_rows, (words, ids), trace["embeddings.word_embeddings"][0])
 # %% [markdown]
 # ## Exercise 2 (grade 1): positions
 #
-# The first token gets row 0 of `positions`, the next one row 1, and so on.
+# The first token gets row 0 of `positions`, the next token row 1, and so on.
 
 # %%
 
 
 def position_rows(positions: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    return positions[: len(ids)]  # blank: as many first rows as there are ids
+    return positions[: len(ids)]  # blank: the first rows, as many as there are ids
 
 
 check(position_rows, (positions, ids), trace["embeddings.position_embeddings"][0])
@@ -53,13 +53,13 @@ check(position_rows, (positions, ids), trace["embeddings.position_embeddings"][0
 # %% [markdown]
 # ## Exercise 3 (grade 1): the sum
 #
-# One text alone has token type 0 everywhere.
+# A single text has token type 0 everywhere.
 
 # %%
 
 
 def total(word_rows: np.ndarray, position_rows: np.ndarray, types: np.ndarray) -> np.ndarray:
-    return word_rows + position_rows + types[0]  # blank: three things are added; of the types it is one row for all
+    return word_rows + position_rows + types[0]  # blank: add three things; all tokens get the same type row
 
 
 rows = [trace[f"embeddings.{name}_embeddings"][0] for name in ("word", "position")]
@@ -70,14 +70,14 @@ check(total, (*rows, types), trace["sum"][0])
 #
 #     n = (x - mean) / sqrt(variance + eps)
 #
-# Mean and variance are those of each row by itself. Keep the axis, or the shapes will not fit.
+# Compute mean and variance for each row by itself. Keep the axis, or the shapes will not fit.
 
 # %%
 
 
 def even(x: np.ndarray, eps: float) -> np.ndarray:
     mean, variance = x.mean(axis=-1, keepdims=True), x.var(axis=-1, keepdims=True)
-    return (x - mean) / np.sqrt(variance + eps)  # blank: eps stands under the root
+    return (x - mean) / np.sqrt(variance + eps)  # blank: eps belongs under the root
 
 
 check(even)
@@ -113,7 +113,7 @@ check(cosine, then=lambda: print("positions 10 and 11:", cosine(positions[10], p
 # %% [markdown]
 # ## Exercise 7 (grade 3): the whole layer
 #
-# Put it together: ids of one text in, rows out. `norm` has `weight`, `bias` and `eps`.
+# Put it together: the ids of one text in, rows out. `norm` has `weight`, `bias` and `eps`.
 
 # %%
 
@@ -133,8 +133,8 @@ check(input_layer, (ids, words, positions, types, norm), layer(ids))
 # %% [markdown]
 # ## Exercise 8 (grade 3): the way back
 #
-# Given are rows of the sum, at places 0, 1, 2, ..., of an unknown text. Find the ids: take away what is known, and look
-# for the word row that is nearest.
+# You get the rows of the sum of an unknown text, at places 0, 1, 2, .... Find the ids: subtract the known rows, and
+# look for the nearest word row.
 
 # %%
 

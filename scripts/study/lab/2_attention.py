@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Lab 2: attention, and a block
 #
-# Each token asks (query), each token offers (key), and brings what it has (value). In each cell an answer is missing,
-# where `...` stands. Write it and run the cell: `check` tries your function on inputs that it draws, and then on this
-# model's. It says whether it is right, or which mistake it makes. Take what you need from the arguments alone: the
-# drawn inputs have other sizes. Grade 1 is one short expression, grade 2 one thought more, grade 3 a small program.
+# Each token asks (query), answers (key), and brings its content (value). In each cell `...` marks a missing answer.
+# Write it and run the cell: `check` tries your function on random inputs, and then on this model's inputs. It prints
+# whether the answer is right, or names its mistake. Use only the arguments: the random inputs have other sizes. Grade 1
+# is one short expression, grade 2 needs one more step, grade 3 is a small program.
 
 # %%
 import numpy as np
@@ -38,7 +38,7 @@ print(f"{seq} tokens of {dim} numbers; {heads} heads, each {head_dim} wide")
 #
 #     scores[i, j] = q[i] . k[j] / sqrt(head_dim)
 #
-# `q` and `k` are those of one head, (seq, head_dim).
+# `q` and `k` belong to one head, (seq, head_dim).
 
 # %%
 
@@ -53,7 +53,7 @@ check(scores, (q, k), trace[f"{part}.scores"][0, 0])
 # %% [markdown]
 # ## Exercise 2 (grade 1): attention weights
 #
-# softmax: `exp` of each score, divided by the sum of its row.
+# Softmax is `exp` of each score, divided by the sum of these over its row.
 
 # %%
 
@@ -68,7 +68,7 @@ check(weights, (trace[f"{part}.scores"][0, 0],), trace["attentions.0"][0, 0])
 # %% [markdown]
 # ## Exercise 3 (grade 1): the context
 #
-# For each token the mean of all values, weighted by its row of `weights`.
+# Compute for each token the mean of all values, weighted by its row of `weights`.
 
 # %%
 
@@ -82,7 +82,7 @@ check(context, (trace["attentions.0"][0, 0], v), trace[f"{part}.context"][0, :, 
 # %% [markdown]
 # ## Exercise 4 (grade 2): all heads at once
 #
-# The heads stand side by side in the columns of `queries`, (seq, dim). Give them an axis of their own: (heads, seq,
+# The heads stand side by side in the columns of `queries`, (seq, dim). Move them to a separate axis: (heads, seq,
 # head_dim).
 
 # %%
@@ -98,13 +98,13 @@ check(parted, (queries, heads), np.stack([queries[:, i * head_dim : (i + 1) * he
 # %% [markdown]
 # ## Exercise 5 (grade 2): no look ahead
 #
-# GPT-2 lets no token see those after it. Make these scores such that softmax gives later tokens a weight of 0.
+# In GPT-2 no token sees later tokens. Change the scores so that softmax gives later tokens a weight of 0.
 
 # %%
 
 
 def causal(scores: np.ndarray) -> np.ndarray:
-    later = np.triu(np.ones(scores.shape, bool), 1)  # True where the key comes after the query
+    later = np.triu(np.ones(scores.shape, bool), 1)  # True if the key comes after the query
     return np.where(later, -1e9, scores)  # blank: np.where chooses; a very small score becomes a weight of 0
 
 
@@ -113,7 +113,7 @@ check(causal)
 # %% [markdown]
 # ## Exercise 6 (grade 2): back to the tokens
 #
-# The contexts of all heads, side by side, go through one more map, and are added to what came in. `output` has
+# The contexts of all heads, side by side, go through one more map, and are added to the block's input `x`. `output` has
 # `weight` (out, in) and `bias`.
 
 # %%
@@ -128,14 +128,15 @@ check(added, (x, trace[f"{part}.context"][0], block.output), trace["encoder.laye
 # %% [markdown]
 # ## Exercise 7 (grade 3): attention of any block
 #
-# From what enters to what the output map gives, for any block. `block.query`, `block.key` and `block.value` are maps as
-# `block.output` is. You may call `softmax`. After the drawn blocks the last one of the model is tried.
+# Compute attention from the input to the result of the output map, for any block. `block.query`, `block.key` and
+# `block.value` are maps like `block.output`. You may call `softmax`. `check` tries random blocks, and then the model's
+# last block.
 
 # %%
 
 
 def attend(x: np.ndarray, block: object, heads: int) -> np.ndarray:
-    # blank: three maps, parted into heads; scores, softmax, context; heads side by side again; the output map
+    # blank: three maps, split into heads; scores, softmax, context; heads side by side again; the output map
     q, k, v = (
         (x @ each.weight.T + each.bias).reshape(len(x), heads, -1).swapaxes(0, 1)
         for each in (block.query, block.key, block.value)
@@ -155,7 +156,7 @@ check(attend, (trace[f"hidden_states.{last}"][0], blocks[last], heads), wanted)
 #     x = LayerNorm(x + attention(x))        x = LayerNorm(x + down(gelu(up(x))))
 #
 # `layer_norm(x, *block.norm_1, eps)` and `block.norm_2` are the norms, `block.up` and `block.down` the maps of the
-# feed-forward. Take `x` through all blocks.
+# feed-forward. Pass `x` through all blocks.
 
 # %%
 

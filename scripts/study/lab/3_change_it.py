@@ -1,11 +1,10 @@
 # %% [markdown]
 # # Lab 3: predict, and change it
 #
-# A GPT-2 predicts; parts are taken out of a BERT, and values of one text put into another. In each cell an answer is
-# missing, where `...` stands. Write it and run the cell: `check` tries your function on models and inputs that it
-# draws, and then on these. It says whether it is right, or which mistake it makes. Take what you need from the
-# arguments alone: the drawn models have other sizes. Grade 1 is one short expression, grade 2 one thought more, grade 3
-# a small program.
+# You predict with a GPT-2, remove parts of a BERT, and put values of one text into another. In each cell `...` marks a
+# missing answer. Write it and run the cell: `check` tries your function on random models and inputs, and then on these
+# models. It prints whether the answer is right, or names its mistake. Use only the arguments: the random models have
+# other sizes. Grade 1 is one short expression, grade 2 needs one more step, grade 3 is a small program.
 
 # %%
 import numpy as np
@@ -36,7 +35,7 @@ print(f"BERT: {len(encoder.stack.blocks)} blocks of {heads} heads; GPT-2: {depth
 
 
 def logits(last: np.ndarray, wte: np.ndarray) -> np.ndarray:
-    return last @ wte.T  # blank: one matrix product gives (seq, vocab)
+    return last @ wte.T  # blank: one matrix product of shape (seq, vocab)
 
 
 check(logits, (last, wte), next_logits)
@@ -44,13 +43,13 @@ check(logits, (last, wte), next_logits)
 # %% [markdown]
 # ## Exercise 2 (grade 1): the likeliest next token
 #
-# The logits of the last token say what comes next. Give the id of the likeliest.
+# The logits of the last token predict the next token. Return the id of the likeliest.
 
 # %%
 
 
 def likeliest(logits: np.ndarray) -> int:
-    return int(logits[-1].argmax())  # blank: argmax gives the place of the largest number
+    return int(logits[-1].argmax())  # blank: argmax returns the place of the largest number
 
 
 check(likeliest, (next_logits,), int(np.argsort(next_logits[-1])[-1]))
@@ -58,8 +57,8 @@ check(likeliest, (next_logits,), int(np.argsort(next_logits[-1])[-1]))
 # %% [markdown]
 # ## Exercise 3 (grade 1): knock a head out
 #
-# `minibert.knock_out(encoder, heads=[(block, head)])` makes a change; a call takes it as `change=`. Run the text
-# without this head. `text` holds the call's keywords: `encoder(**text)` runs it as it is.
+# `minibert.knock_out(encoder, heads=[(block, head)])` makes a change; pass it to a call as `change=`. Run the text
+# without this head. `text` holds the call's keywords: `encoder(**text)` runs it unchanged.
 
 # %%
 
@@ -75,8 +74,8 @@ check(without, (encoder, river, 1, 3), wanted)
 # %% [markdown]
 # ## Exercise 4 (grade 2): write a change
 #
-# A change is a function of values. Write one that makes *every* head of a block look at the first token alone: weight 1
-# for it, 0 for all others. The values are (texts, heads, query, key).
+# A change is a function of values. Write a change that makes *every* head of a block look only at the first token:
+# weight 1 for it, 0 for every other token. The values are (texts, heads, query, key).
 
 # %%
 
@@ -100,7 +99,7 @@ check(only_first, then=look)
 # ## Exercise 5 (grade 2): a lens
 #
 # What would GPT-2 predict after its first block? The last norm comes first: `layer_norm(x, weight, bias, eps)`, and
-# `ln_f` has all three. Then the word table, as in exercise 1.
+# `ln_f` has all three. Then comes the word table, as in exercise 1.
 
 # %%
 
@@ -115,8 +114,8 @@ check(lens, (found["hidden_states.1"][0], ln_f, wte), gpt2.logits([ids], head="n
 # %% [markdown]
 # ## Exercise 6 (grade 2): a share of the way
 #
-# Three vectors: `start`, `goal`, and one between; `way` is `goal - start`. The share of the way is the part of `between
-# - start` that lies in the direction of `way`, in lengths of it: `(between - start) . way / |way|^2`.
+# There are three vectors: `start`, `goal`, and `between`; `way` is `goal - start`. The share of the way is the part of
+# `between - start` in the direction of `way`, in lengths of `way`: `(between - start) . way / |way|^2`.
 
 # %%
 
@@ -132,8 +131,8 @@ check(share, (start, goal, start + 0.25 * (goal - start)), 0.25)
 # %% [markdown]
 # ## Exercise 7 (grade 3): patching
 #
-# Run `text`, but give the token at `place` the hidden state that it has in `other` before block `i`. Return the changed
-# run's last hidden state (seq, dim). (`patching_and_lens.py` draws conclusions from it.)
+# Run `text`, but replace the hidden state of the token at `place`, before block `i`, by its hidden state in `other`.
+# Return the changed run's last hidden state (seq, dim). (`patching_and_lens.py` uses this.)
 
 # %%
 
@@ -158,14 +157,14 @@ check(patched, (encoder, city, river, 2, place), encoder(**city, change={"hidden
 # %% [markdown]
 # ## Exercise 8 (grade 3): which head is needed most?
 #
-# Of each head of one block of GPT-2: by how much does the log of the likeliest next token's probability fall without
-# it? Give the falls, one for each head, in their order. You may call `softmax`.
+# For each head of one block of GPT-2: by how much does the log of the likeliest next token's probability fall without
+# the head? Return one fall for each head, in order. You may call `softmax`.
 
 # %%
 
 
 def falls(gpt2: minibert.Encoder, ids: list, block: int) -> np.ndarray:
-    # blank: a loop over gpt2.stack.heads: knock one out, take the logits of the last token, log of softmax
+    # blank: a loop over gpt2.stack.heads: knock one out, compute the logits of the last token, log of softmax
     def log_probabilities(change: dict | None) -> np.ndarray:
         return np.log(softmax(gpt2.logits([ids], head="next_word", change=change)[0, -1].astype(np.float64)))
 

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Lab 4: words, from a gradient to a table
 #
-# How words are cut, predicted, drawn and learned; GPT-2's block; and a table made of a whole model. In each cell an
-# answer is missing, where `...` stands. Write it and run the cell: `check` tries your function on inputs that it draws,
-# and says whether it is right, or which mistake it makes. Take what you need from the arguments alone. Grade 1 is one
-# short expression, grade 2 one thought more, grade 3 a small program.
+# This notebook is about cutting, predicting, drawing and learning words, about GPT-2's block, and about a static table
+# made from a whole model. In each cell `...` marks a missing answer. Write it and run the cell: `check` tries your
+# function on random inputs, and prints whether the answer is right, or names its mistake. Use only the arguments. Grade
+# 1 is one short expression, grade 2 needs one more step, grade 3 is a small program.
 
 # %%
 import numpy as np
@@ -39,9 +39,10 @@ check(logits_gradient)
 # %% [markdown]
 # ## Exercise 2 (grade 2): a masked word
 #
-# BERT's head for a masked word takes the last hidden state of the token at `place`, a row of `x`: a map (`dense` has
-# `weight` (out, in) and `bias`), gelu, LayerNorm (`norm` has `weight`, `bias` and `eps`), then the product with each
-# row of the word table `words`, and `bias`. Give the logits of all words. You may call `gelu` and `layer_norm`.
+# BERT's head for a masked word starts from the last hidden state of the token at `place`, a row of `x`. Then follow a
+# map (`dense` has `weight` (out, in) and `bias`), gelu, LayerNorm (`norm` has `weight`, `bias` and `eps`), the product
+# with each row of the word table `words`, and the sum with `bias`. Return the logits of all words. You may call `gelu`
+# and `layer_norm`.
 
 # %%
 
@@ -58,9 +59,10 @@ check(masked_word)
 # %% [markdown]
 # ## Exercise 3 (grade 3): sampling
 #
-# Draw next tokens. Divide the logits by the temperature, keep the `k` likeliest tokens, and make probabilities of them
-# whose sum is 1. Each number of `chances` lies between 0 and 1 and draws one token: go through the ids from 0 on and
-# add up their probabilities; it is the first id where the sum is above the chance. Give an id for each chance.
+# Draw next tokens. Divide the logits by the temperature, keep the `k` likeliest tokens, and compute their
+# probabilities, with sum 1. Each number of `chances` is between 0 and 1 and draws one token: add up the probabilities
+# of the ids, from id 0 on; the drawn id is the first for which the sum is above the chance. Return an id for each
+# chance.
 
 # %%
 
@@ -79,15 +81,16 @@ check(sampled, then=lambda: print("first letters of a word:", gpt2.tokens(sample
 # %% [markdown]
 # ## Exercise 4 (grade 3): tokenization
 #
-# WordPiece cuts a word into pieces that are in the vocabulary. From the beginning it takes the longest piece that fits,
-# then goes on after it; a piece that does not begin the word stands in the vocabulary with `##` before it. Where no
-# piece fits, the whole word is `["[UNK]"]`. Give the pieces.
+# WordPiece cuts a word into pieces that are in the vocabulary. It cuts off the longest piece that fits, from the
+# beginning, and continues after it; a piece that does not begin the word has `##` before it in the vocabulary. If no
+# piece fits, the whole word is `["[UNK]"]`. Return the pieces.
 
 # %%
 
 
 def wordpiece(word: str, vocab: set[str]) -> list[str]:
-    # blank: a loop while letters are left; in it one over ends, from the last letter to the first; ## but at the start
+    # blank: a loop while letters are left; inside, a loop over ends, from the last letter to the first; ## after the
+    # start
     pieces, begin = [], 0
     while begin < len(word):
         for end in range(len(word), begin, -1):
@@ -111,14 +114,14 @@ check(wordpiece, (word, vocab), encoder.tokens(encoder.tokenize(word)["input_ids
 #
 #     x = x + attention(LayerNorm(x))        x = x + down(gelu_tanh(up(LayerNorm(x))))
 #
-# No token sees those after it. `block` has `norm_1`, `query`, `key`, `value`, `output`, `norm_2`, `up` and `down`, each
+# No token sees later tokens. `block` has `norm_1`, `query`, `key`, `value`, `output`, `norm_2`, `up` and `down`, each
 # with `weight` (out, in) and `bias`. You may call `softmax`, `gelu_tanh` and `layer_norm(x, *block.norm_1, eps)`.
 
 # %%
 
 
 def gpt2_block(x: np.ndarray, block: object, heads: int, eps: float) -> np.ndarray:
-    # blank: as attend of lab 2, with scores of later tokens at -1e9; the norms come before, and are not added
+    # blank: like attend of lab 2, with the scores of later tokens at -1e9; the norms come first, and are not added
     entered = layer_norm(x, *block.norm_1, eps)
     q, k, v = (
         (entered @ each.weight.T + each.bias).reshape(len(x), heads, -1).swapaxes(0, 1)
@@ -139,10 +142,11 @@ check(gpt2_block, arguments, found["hidden_states.1"][0])
 # %% [markdown]
 # ## Exercise 6 (grade 3): distilling
 #
-# A static model is a table. `x` has one row for each token, what an encoder gave for it alone, (vocab, dim). Take away
-# the mean of all rows; turn the rows onto their first `count` principal components, those with the most variance; and
-# multiply row `i` by `a / (a + p[i])`, where `p[i]` is proportional to `1 / (i + 2)`, and all `p` have the sum 1. Give
-# the rows, (vocab, count); the sign of a component does not count. (`009_static_models.py` says why.)
+# A static model is a table. `x` has one row for each token, an encoder's vector for the token alone, (vocab, dim).
+# Subtract the mean of all rows; project the rows onto their first `count` principal components, which have the most
+# variance; and multiply row `i` by `a / (a + p[i])`. Here `p[i]` is proportional to `1 / (i + 2)`, and the sum of all
+# `p` is 1. Return the rows, (vocab, count); the sign of a component does not count. (`009_static_models.py` explains
+# why.)
 
 # %%
 

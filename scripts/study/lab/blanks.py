@@ -1,10 +1,10 @@
-"""The blanks of a lab file are made of its answers, so that the two cannot disagree.
+"""Blanks of a lab file are made from its answers, so that the two cannot disagree.
 
 A line
 
     return table[ids]  # blank: one row of the table for each id
 
-becomes `return ...  # one row of the table for each id`, and so do the lines from `# blank: ...` to `# end`.
+becomes `return ... # one row of the table for each id`. The lines from `# blank: ...` to `# end` become the same.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ BODY = re.compile(r"^( *)# blank: (.+)\n(?:.*\n)*?\1# end\n", re.MULTILINE)
 
 
 def found(source: str) -> list[re.Match[str]]:
-    """Find the blanks of a lab file, in their order."""
+    """List the blanks of a lab file, in order."""
     return sorted([*LINE.finditer(source), *BODY.finditer(source)], key=re.Match.start)
 
 
 def opened(source: str, only: int | None = None) -> str:
-    """Open all blanks of a lab file, or one alone, counted from 0; the others keep their answer.
+    """Open all blanks of a lab file, or only one, counted from 0; the rest keep their answers.
 
     >>> opened("    return x + 1  # blank: one more\\n")
     '    return ...  # one more\\n'

@@ -1,6 +1,6 @@
-"""Small models of random numbers, on which answers are tried, and all intermediates of a text in one.
+"""Small random models, on which answers are tried, with all intermediates of a text.
 
-Their sizes are drawn too, and their eps is so large that it shows where it stands.
+Their sizes are random too, and their eps is so large that its place in the formula shows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from minibert.verify.mistakes import MISTAKES
 from minibert.verify.mistakes.mistake import Mistake, all_places, begin, with_mistake
 
 EPS = 0.3
-VOCAB, LONGEST, DEPTH = 19, 21, 3  # so each id is a position, and each head's number a block's, if exchanged
+VOCAB, LONGEST, DEPTH = 19, 21, 3  # so each id is a valid position, and each head a valid block, if exchanged
 Numbers = dict[str, np.ndarray]
 
 
@@ -41,9 +41,9 @@ class Way:
         return self.values[key][0]
 
     def wrong(self, key: str, of: Sequence[str]) -> Iterator[tuple[str, str, Any]]:
-        """Give each mistake of the list: its name, the reason, and its value of `key`, computed from `of`.
+        """Compute each mistake of the list: its name, the reason, and its value of `key`, computed from `of`.
 
-        First made wherever it can be, then in one place of each block alone.
+        A mistake is made first everywhere, then only at one place of each block.
         """
         made = [(each, self._changed(each)) for each in MISTAKES if not each.rounding]
         for mistake, changed in made:
@@ -63,7 +63,7 @@ class Way:
         try:
             with np.errstate(all="ignore"):
                 yield name, why, value(key, self.plan | changed, values)[0]
-        except (IndexError, KeyError, ValueError, RecursionError):  # past a table, or another shape
+        except (IndexError, KeyError, ValueError, RecursionError):  # an id past the table, or another shape
             return
 
 

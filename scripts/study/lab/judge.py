@@ -1,4 +1,4 @@
-"""Judge the value that an answer gave: is it right, and if not, which mistake gives it?"""
+"""Judge an answer's value: is it right, and if not, which mistake leads to it?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class NotRightError(Exception):
 
 
 class WrongNumbersError(NotRightError):
-    """An answer gives other numbers, another shape, or an error: a name from outside may be the reason."""
+    """An answer has wrong numbers, a wrong shape, or raises an error: a name from outside may be the reason."""
 
 
 class Trial(NamedTuple):
@@ -38,15 +38,15 @@ class Trial(NamedTuple):
 
 
 def judge(name: str, found: Any, trial: Trial) -> None:
-    """Raise NotRightError, whose message names the mistake, where an answer differs from the trial's value."""
+    """Raise NotRightError with the mistake's name if an answer differs from the trial's value."""
     if found is ...:
-        raise NotRightError(f"{name} is still open: write your answer in the place of `...`; the comment is a hint")
+        raise NotRightError(f"{name} is still open: write your answer in place of `...`; the comment is a hint")
     if found is None:
-        raise NotRightError(f"{name} gives None: is there a `return` before the result?")
+        raise NotRightError(f"{name} returns None: is there a `return` before the result?")
     if isinstance(found, Iterator):
-        raise NotRightError(f"{name} gives a {type(found).__name__}, which is used up as it is read: make a list of it")
+        raise NotRightError(f"{name} returns a {type(found).__name__}, which can be read only once: make a list of it")
     if callable(found):
-        raise NotRightError(f"{name} gives a function: call it, and return what that gives")
+        raise NotRightError(f"{name} returns a function: call it, and return its result")
     wanted = np.asarray(trial.wanted)
     numbers = _numbers(name, found, wanted)
     if _same(numbers, wanted, trial):
@@ -74,22 +74,22 @@ def _same(a: Any, b: Any, trial: Trial) -> bool:
 
 
 def _numbers(name: str, found: Any, wanted: np.ndarray) -> np.ndarray:
-    """Convert an answer to an array of numbers, or of words where words are wanted."""
+    """Convert an answer to an array of numbers, or of words if words are wanted."""
     try:
         numbers = np.asarray(found)
     except Exception as error:  # noqa: BLE001  a tensor of another library may raise whatever it likes
         if isinstance(found, list | tuple):
-            raise NotRightError(f"{name} gives rows of different lengths; {_shape(wanted)} is wanted") from None
-        said = f"{name} gives a {type(found).__name__}, which NumPy cannot read: {error}"
+            raise NotRightError(f"{name} returns rows of different lengths; {_shape(wanted)} is wanted") from None
+        said = f"{name} returns a {type(found).__name__}, which NumPy cannot read: {error}"
         raise NotRightError(said) from None
     kind = {"U": "words", "i": "whole numbers", "u": "whole numbers"}.get(wanted.dtype.kind, "numbers")
     if not numbers.size and wanted.size and kind != "words":
-        raise NotRightError(f"{name} gives nothing: {_shape(wanted)} of {kind} is wanted")
+        raise NotRightError(f"{name} returns nothing: {_shape(wanted)} of {kind} is wanted")
     fits = {"words": "U", "whole numbers": "iu", "numbers": "iuf"}[kind]
     if numbers.dtype.kind not in fits and numbers.size:
         found_kind = {"f": "numbers with decimals", "b": "True and False", "U": "words"}
         one = found_kind.get(numbers.dtype.kind, type(found).__name__ if numbers.ndim == 0 else numbers.dtype.name)
-        raise NotRightError(f"{name} has to give {kind}, found {one}")
+        raise NotRightError(f"{name} has to return {kind}, found {one}")
     return numbers
 
 
@@ -98,7 +98,7 @@ def _shape(x: np.ndarray) -> str:
 
 
 def _of_shape(found: np.ndarray, wanted: np.ndarray) -> str:
-    """Say what may be wrong where the shape differs."""
+    """Describe the likely error if the shape differs."""
     said = f"{_shape(wanted)} is wanted here, found {_shape(found)}"
     if wanted.dtype.kind == "U":
         return f"{wanted.tolist()} is wanted here, found {found.tolist()}"
@@ -111,34 +111,34 @@ def _of_shape(found: np.ndarray, wanted: np.ndarray) -> str:
             if less == 1 and np.allclose(found, wanted[where], atol=CLOSE):
                 return f"a forgotten row: the {row} one. {said}"
         return f"{abs(less)} row{'s' * (abs(less) > 1)} too {'few' if less > 0 else 'many'}: {said}"
-    return f"{said}: which axis is too many, or missing?"
+    return f"{said}: which axis is superfluous, or missing?"
 
 
 def _of_numbers(found: np.ndarray, wanted: np.ndarray, close: float) -> str:
-    """Say what may be wrong where no known mistake gives these numbers."""
+    """Describe the difference if no known mistake leads to these numbers."""
     if wanted.dtype.kind == "U":
         return f"{wanted.tolist()} is wanted here, found {found.tolist()}"
     if not np.isfinite(found).all():
-        return "some numbers are nan or infinite: is there a division by 0, or an exp or a log of what it cannot take?"
+        return "some numbers are nan or infinite: is there a division by 0, or an exp or a log out of range?"
     if found.dtype.kind in "iu" and wanted.dtype.kind == "f" and np.abs(found - wanted).max() <= 1:
-        return "these are whole numbers, the decimals are cut off: is an array of ints written into?"
+        return "these are whole numbers, the decimals are cut off: do you write into an array of ints?"
     if found.dtype == np.float16:
-        return "float16 is too coarse: take float32, or float64"
+        return "float16 is too coarse: use float32, or float64"
     wrong = np.abs(found - wanted) > close * max(1, np.abs(wanted).max())
     place = tuple(int(i) for i in np.argwhere(wrong)[0])
     if not place:
-        return f"it is {found:.6g}, it has to be {wanted:.6g}. Read the formula once more"
-    at = f"The first wrong one, at {place}, is {found[place]:.6g}; it has to be {wanted[place]:.6g}."
+        return f"it is {found:.6g}, it has to be {wanted:.6g}. Read the formula again"
+    at = f"The first wrong number, at {place}, is {found[place]:.6g}; it has to be {wanted[place]:.6g}."
     share = "all" if wrong.all() else f"{wrong.sum()} of {wrong.size}"
-    return f"the shape is right, but {share} numbers are wrong. {at} {_factor(found, wanted)}Read the formula once more"
+    return f"the shape is right, but {share} numbers are wrong. {at} {_factor(found, wanted)}Read the formula again"
 
 
 def _factor(found: np.ndarray, wanted: np.ndarray) -> str:
     some = np.abs(wanted) > 1e-3
     ratio = found[some] / wanted[some]
     if ratio.size > 1 and np.ptp(ratio) < 1e-3 * np.abs(ratio).max() and abs(ratio[0] - 1) > 1e-3:
-        return f"All are {ratio.mean():.4g} times what they have to be. "
+        return f"All are {ratio.mean():.4g} times the right number. "
     off = found - wanted
     if off.size > 1 and np.ptp(off) < 1e-4 * np.abs(off).max():
-        return f"All are {off.mean():+.4g} off. "
+        return f"All are off by {off.mean():+.4g}. "
     return ""

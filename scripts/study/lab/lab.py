@@ -1,4 +1,4 @@
-"""The notebooks of the lab share `check`, which says whether an answer is right, or which mistake it makes."""
+"""The notebooks of the lab share `check`, which prints whether an answer is right, or names its mistake."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a notebook has a link to this file beside it
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import study as study  # the lab's notebooks take it from here
+import study as study  # the lab's notebooks import it from here
 from judge import NotRightError, WrongNumbersError, judge
 from stops import from_outside, line_of, why
 from switched_off import OFF, switched_off
@@ -26,18 +26,18 @@ from trials import TRIALS, Trial
 
 import minibert
 
-LINES, WIDTH = 3, 112  # a message is no longer
-SEEDS = (4, 23, 57)  # of what answers are tried on
-SECONDS = 5  # of computing, on drawn inputs, which are small; on a model's own ten times as many
+LINES, WIDTH = 3, 112  # the most lines and columns of a message
+SEEDS = (4, 23, 57)  # for the random inputs
+SECONDS = 5  # to compute on the small random inputs; ten times as many on a model's own
 SHOWN = 1e-4  # tolerance for the model's own numbers, relative to max(1, the largest): six blocks of float32
 
 
 def check(
     answer: Any, arguments: tuple[Any, ...] = (), wanted: Any = None, then: Callable[[], None] = lambda: None
 ) -> None:
-    """Try a function on inputs that are drawn here, then on a model's own; print whether it is right, or why not.
+    """Try a function on random inputs, then on a model's own; print whether it is right, or why not.
 
-    arguments, wanted: the notebook's own inputs, and what the model has there. `then` is called after a right answer.
+    arguments, wanted: the notebook's own inputs, and the model's value for them. `then` is called after a right answer.
     """
     name = getattr(answer, "__name__", "")
     try:
@@ -70,7 +70,7 @@ class EndlessError(BaseException):
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Stop code that computes longer, where the system can (Windows cannot). Time spent waiting does not count."""
+    """Stop code that computes longer, if the system can (Windows cannot). Time spent waiting does not count."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -98,22 +98,20 @@ def run(answer: FunctionType, trial: Trial, seconds: float | None = None) -> Any
         said = f"{name} has not ended after {seconds or SECONDS} seconds: does its loop come to an end?"
         raise NotRightError(f"{said}{line_of(answer, error)}") from None
     except RecursionError:
-        raise NotRightError(f"{name} calls itself without end: write what it does in the place of the call") from None
-    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a student's line raises is said in one line
+        raise NotRightError(f"{name} calls itself without end: write the formula in place of the call") from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 any error of a student's line becomes one line
         if OFF in str(error):
             raise NotRightError(f"{name}: {error}") from None
         raise WrongNumbersError(f"{name} {why(answer, error, trial)}") from None
     after, before = list(_arrays(arguments)), list(_arrays(trial.arguments))
     kept = len(after) == len(before) and all(map(np.array_equal, after, before))
     if not (trial.writes or kept):
-        raise NotRightError(
-            f"{name} changes what it is given: write into a copy, as x.copy() gives, or make a new array"
-        )
+        raise NotRightError(f"{name} changes its arguments: write into a copy, such as x.copy(), or make a new array")
     return found
 
 
 def _arrays(x: Any) -> Iterator[np.ndarray]:
-    """Find all arrays in nested arguments."""
+    """List all arrays in nested arguments."""
     if isinstance(x, np.ndarray):
         yield x
     elif isinstance(x, tuple | list):

@@ -1,4 +1,4 @@
-"""Say why an answer stops, or why it is right on its notebook's inputs alone, in words of the exercise."""
+"""Explain in the exercise's terms why an answer stops, or why it is right only on its notebook's inputs."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ ABSENT = re.compile("is this the right tokenizer|is not there")
 
 
 def why(answer: FunctionType, error: BaseException, trial: Trial) -> str:
-    """Say in one sentence why an answer stops, and in which line."""
+    """Explain in one sentence why an answer stops, and in which line."""
     said, at = str(error), line_of(answer, error)
     if isinstance(error, ValueError | IndexError) and SHAPES.search(said):
         reason = "an index is too large" if "out of bounds" in said else "shapes do not fit"
-        return f"stops: {reason}{at}. {_given(answer, trial)}Print them on the way: keepdims=True keeps an axis"
+        return f"stops: {reason}{at}. {_given(answer, trial)}Print the shapes on the way: keepdims=True keeps an axis"
     model = trial.arguments[0]
     if isinstance(model, MODELS) and (isinstance(error, KeyError) or ABSENT.search(said)):
         return (
             f"stops: the drawn model has no such block, head, token or value{at}. It has {len(model.stack.blocks)} "
-            f"blocks of {model.stack.heads} heads. Take numbers from the arguments: are two of them exchanged?"
+            f"blocks of {model.stack.heads} heads. Use the numbers of the arguments: are two of them exchanged?"
         )
     return f"stops: {type(error).__name__}: {said}{at}"
 
 
 def _given(answer: FunctionType, trial: Trial) -> str:
-    """Say which shapes an answer is given, by its own names, and which one is wanted."""
+    """Name the shapes of an answer's arguments, by its own names, and the shape that is wanted."""
     names = answer.__code__.co_varnames[: answer.__code__.co_argcount] or ("",) * len(trial.arguments)
     given = zip(names, trial.arguments, strict=True)
     shapes = [f"{name} {x.shape}".strip() for name, x in given if isinstance(x, np.ndarray)]
@@ -43,7 +43,7 @@ def _given(answer: FunctionType, trial: Trial) -> str:
 
 
 def line_of(answer: FunctionType, error: BaseException) -> str:
-    """Say where an answer stops: the last line of the answer's file, or cell, counted from the `def`."""
+    """Name the line at which an answer stops: the last line of its file or cell, counted from the `def`."""
     file, first, line, step = answer.__code__.co_filename, answer.__code__.co_firstlineno, 0, error.__traceback__
     while step is not None:
         if step.tb_frame.f_code.co_filename == file:
@@ -68,13 +68,13 @@ def from_outside(answer: FunctionType) -> str:
         return ""
     names = [f"`{name}`" + f" ({x})" * isinstance(x, int | float) for name, x in sorted(found.items())]
     return (
-        f"reads {' and '.join(names)} from outside the function. The inputs tried here are drawn and have other sizes: "
-        "take all from the arguments, a size from a shape, as in q.shape[-1]"
+        f"reads {' and '.join(names)} from outside the function. The random inputs here have other sizes: "
+        "use only the arguments, and read a size from a shape, as in q.shape[-1]"
     )
 
 
 def _globals(code: CodeType) -> Iterator[str]:
-    """The global names that code reads, with the code inside it."""
+    """List the global names that code reads, with the code inside it."""
     yield from (step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL")
     for inner in code.co_consts:
         if isinstance(inner, CodeType):

@@ -1,4 +1,4 @@
-"""The library's formulas raise while an answer is tried, so that it cannot call the one that it has to write."""
+"""The library's formulas raise while an answer is tried, so that it cannot call the formula it has to write."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _computes(name: str) -> bool:
 
 
 def _raising(name: str) -> CodeType:
-    """Make code that raises: a function that gets it raises under every name it has."""
+    """Make code that raises: a function with this code raises under each of its names."""
     made: dict[str, FunctionType] = {}
     said = f"{name} {OFF}"
     exec(f"def f(*args, **named):\n    raise RuntimeError({said!r})", made)
@@ -45,7 +45,7 @@ def _raising(name: str) -> CodeType:
 
 @contextmanager
 def switched_off(may: Collection[Callable[..., object] | str]) -> Iterator[None]:
-    """Let each formula raise unless an answer may call it; afterwards all work again."""
+    """Make each formula raise unless an answer may call it; afterwards all work again."""
     kept = [] if may == ALL else [(function, function.__code__) for function in formulas() if function not in may]
     try:
         for function, _ in kept:

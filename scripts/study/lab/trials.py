@@ -1,7 +1,7 @@
-"""The exercises of the lab as trials: inputs drawn from a seed, their right values, and those of known mistakes.
+"""The exercises of the lab as trials: random inputs from a seed, their right values, and values of known mistakes.
 
-What is a step of a model has its mistakes out of the one list, `minibert.verify.mistakes`, made on a model that is
-drawn. What is none has them here, in `more`, or in `trials_by_hand.py`.
+The mistakes of a model's step come from the list `minibert.verify.mistakes`, made in a random model. The mistakes of
+other exercises are here, in `more`, or in `trials_by_hand.py`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from minibert.equations.input_layer import layer_norm
 WORDS, POSITIONS, TYPES = (f"embeddings.{name}_embeddings" for name in ("word", "position", "token_type"))
 NORM, SELF, OUTPUT = "embeddings.LayerNorm", "encoder.layer.0.attention.self", "encoder.layer.0.attention.output"
 HEAD = "cls.predictions"
-RENAMED = {  # mistakes of the list by the words of the exercises: name, why
+RENAMED = {  # mistakes of the list in the terms of the exercises: name, why
     "gamma and beta exchanged": ("weight and bias exchanged", "The weight multiplies, the bias is added."),
-    "eps 1e-12": ("eps missing, or 1e-12", "The eps that is given is added to the variance."),
+    "eps 1e-12": ("eps missing, or 1e-12", "The given eps is added to the variance."),
 }
 More = Sequence[tuple[str, str, Any]]  # mistakes that no step of a model makes: name, why, value
 
@@ -41,7 +41,7 @@ def by_plan(
     way: Way, arguments: tuple[Any, ...], key: str, of: Sequence[str] = (),
     part: Callable[[np.ndarray], np.ndarray] = lambda x: x, more: Callable[[], More] = lambda: (), **options: Any,
 ) -> list[Trial]:  # fmt: skip
-    """Make one trial of the intermediate `key`, or a part of it, given those of `of`; its mistakes are the list's."""
+    """Make one trial of the intermediate `key`, or a part of it, computed from `of`, with the mistakes of the list."""
 
     def wrong() -> Iterator[tuple[str, str, Any]]:
         for name, why, x in way.wrong(key, of):
@@ -75,11 +75,11 @@ def position_rows(seed: int) -> list[Trial]:
 def total(seed: int) -> list[Trial]:
     way = drawn("bert", seed)
     return by_plan(way, (way[WORDS], way[POSITIONS], tables(way)[2]), "sum", more=lambda: [
-        ("both type rows added", "One text alone has type 0 everywhere.", way["sum"] + tables(way)[2][1]),
+        ("both type rows added", "A single text has type 0 everywhere.", way["sum"] + tables(way)[2][1]),
     ])  # fmt: skip
 
 
-WITHOUT_EPS = ("variance divided by dim - 1, eps missing", "x.var divides by dim, as is right; then add eps to it.")
+WITHOUT_EPS = ("variance divided by dim - 1, eps missing", "x.var rightly divides by dim; then add eps to it.")
 
 
 def even(seed: int) -> list[Trial]:
@@ -87,13 +87,13 @@ def even(seed: int) -> list[Trial]:
     x = way["sum"]
     return by_plan(way, (x, EPS), NORM, ["sum"], more=lambda: [
         (*WITHOUT_EPS, (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True, ddof=1)),
-        ("norm over the axis before the last", "A norm is of each row by itself, over the last axis.",
+        ("norm over the axis before the last", "Each row is normalised by itself, over the last axis.",
          (x - x.mean(0)) / np.sqrt(x.var(0) + EPS)),
-        ("norm over all numbers", "Mean and variance are those of each row by itself: axis=-1.",
+        ("norm over all numbers", "Compute mean and variance for each row by itself: axis=-1.",
          (x - x.mean()) / np.sqrt(x.var() + EPS)),
-        ("the mean alone is divided", "x - mean stands in brackets.",
+        ("the mean alone is divided", "x - mean needs brackets.",
          x - x.mean(-1, keepdims=True) / np.sqrt(x.var(-1, keepdims=True) + EPS)),
-        ("eps added to the result", "eps stands under the root, added to the variance.",
+        ("eps added to the result", "eps belongs under the root, added to the variance.",
          (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True) + EPS),
         ("divided by the variance, not by its root", "The root makes the variance 1.",
          (x - x.mean(-1, keepdims=True)) / (x.var(-1, keepdims=True) + EPS)),
@@ -177,7 +177,7 @@ def causal(seed: int) -> list[Trial]:
     way = drawn("gpt2", seed)
     scores = "h.0.attn.scores"
     return by_plan(way, (way[scores][0],), ".0.masked", [scores], first_head, used=softmax, more=lambda: [
-        ("earlier tokens hidden", "A token sees itself and those before it.",
+        ("earlier tokens hidden", "A token sees itself and earlier tokens.",
          np.where(np.tri(len(way.ids), k=-1, dtype=bool), -1e9, way[scores][0])),
     ])  # fmt: skip
 
@@ -196,7 +196,7 @@ def attend(seed: int) -> list[Trial]:
         way, (way[given], plain_block(stack.blocks[0]), stack.heads), f"{OUTPUT}.dense", [given], may=(softmax,),
         more=lambda: [
             ("the output map left out", "The heads' contexts go through one more map.", way[f"{SELF}.context"]),
-            ("x added", "The sum comes after; what the output map gives is asked.", way[f"{OUTPUT}.sum"]),
+            ("x added", "The sum comes later; return the result of the output map.", way[f"{OUTPUT}.sum"]),
         ],
     )  # fmt: skip
 
@@ -209,7 +209,7 @@ def whole_model(seed: int) -> list[Trial]:
         way, (way[given], blocks, stack.heads, EPS), f"hidden_states.{len(blocks)}", [given],
         may=(softmax, gelu, gelu_tanh, erf, layer_norm),
         more=lambda: [
-            ("the last block left out", "Take x through all of them.", way[f"hidden_states.{len(blocks) - 1}"]),
+            ("the last block left out", "Pass x through all of them.", way[f"hidden_states.{len(blocks) - 1}"]),
         ],
     )  # fmt: skip
 
@@ -225,7 +225,7 @@ def logits(seed: int) -> list[Trial]:
     way = drawn("gpt2", seed)
     given, table = last_state(way), way.encoder.embeddings.wte.weight
     return by_plan(way, (way[given], table), "logits", [given], more=lambda: [
-        ("probabilities, not logits", "Logits are the products as they are.", softmax(way["logits"])),
+        ("probabilities, not logits", "Logits are the plain products.", softmax(way["logits"])),
     ])  # fmt: skip
 
 
@@ -250,7 +250,7 @@ def masked_word(seed: int) -> list[Trial]:
     )  # fmt: skip
     return by_plan(
         way, arguments, "logits", [last_state(way)], lambda x: x[place], may=(gelu, gelu_tanh, erf, layer_norm),
-        more=lambda: [("another token's logits", "The token is that at `place`.", row) for row in way["logits"]],
+        more=lambda: [("another token's logits", "The token at `place` is asked for.", row) for row in way["logits"]],
     )  # fmt: skip
 
 

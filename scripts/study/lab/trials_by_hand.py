@@ -1,4 +1,4 @@
-"""Trials of the exercises that are no step of a model, with mistakes made by hand; the others are in `trials.py`."""
+"""Trials of the exercises that are no step of a model, with mistakes made by hand; see also `trials.py`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def cosine(seed: int) -> list[Trial]:
     a, b = np.random.default_rng(seed).standard_normal((2, 9)) * 3
     lengths = np.linalg.norm(a), np.linalg.norm(b)
     return [Trial((a, b), a @ b / (lengths[0] * lengths[1]), lambda: iter([
-        ("not divided by the lengths", "A longer row would be more alike.", a @ b),
-        ("divided by one length alone", "Both rows have one.", a @ b / lengths[0]),
-        ("divided by one length alone", "Both rows have one.", a @ b / lengths[1]),
-        ("divided by the squares of the lengths", "np.linalg.norm has the root in it; a @ a has not.",
+        ("not divided by the lengths", "A longer row would count as more similar.", a @ b),
+        ("divided by only one length", "Both rows have a length.", a @ b / lengths[0]),
+        ("divided by only one length", "Both rows have a length.", a @ b / lengths[1]),
+        ("divided by the squares of the lengths", "np.linalg.norm includes the root; a @ a does not.",
          a @ b / (lengths[0] * lengths[1]) ** 2),
         ("multiplied by a length", "a @ b / x * y multiplies by y: put x * y in brackets.",
          a @ b / lengths[0] * lengths[1]),
         ("divided by the sum of the lengths", "The lengths are multiplied.", a @ b / sum(lengths)),
-        ("1 - cosine", "The cosine itself is asked: 1 where the directions are the same.",
+        ("1 - cosine", "Return the cosine itself: 1 if the directions are the same.",
          1 - a @ b / (lengths[0] * lengths[1])),
         ("the distance", "The cosine is the product of both, divided by both lengths.", np.linalg.norm(a - b)),
     ]))]  # fmt: skip
@@ -48,17 +48,17 @@ def ids_of(seed: int) -> list[Trial]:
     def wrong() -> Iterator[tuple[str, str, Any]]:
         of = positions[: len(ids)]
         rows = sums - of - types[0]
-        yield "positions not taken away", "They are in the sum.", nearest(sums - types[0])
-        yield "types not taken away", "Row 0 of them is in each sum.", nearest(sums - of)
-        yield "nothing taken away", "Positions and type 0 are in the sum.", nearest(sums)
+        yield "positions not subtracted", "The positions are in the sum.", nearest(sums - types[0])
+        yield "types not subtracted", "Row 0 of the types is in each sum.", nearest(sums - of)
+        yield "nothing subtracted", "Positions and type 0 are in the sum.", nearest(sums)
         yield "positions subtracted, types added", "Both are in the sum.", nearest(rows + 2 * types[0])
         yield "the farthest row", "The nearest has the smallest distance: argmin.", _farthest(words, rows)
         yield (
             "the largest product",
-            "A long row has large products with all: take distances.",
+            "A long row has large products with every row: use distances.",
             (rows @ words.T).argmax(-1),
         )
-        yield "type 1 taken away", "One text alone has type 0.", nearest(sums - of - types[1])
+        yield "type 1 subtracted", "A single text has type 0.", nearest(sums - of - types[1])
 
     return [Trial((sums, words, positions, types), ids, wrong)]
 
@@ -74,11 +74,11 @@ def share(seed: int) -> list[Trial]:
     return [Trial((start, goal, between), right, lambda: iter([
         ("divided by the length, not by its square", "The share is in lengths of the way.", right * length),
         ("not divided", "The share is in lengths of the way.", gone @ way),
-        ("the cosine", "How far is asked, not in which direction.", gone @ way / np.linalg.norm(gone) / length),
+        ("the cosine", "Return how far, not in which direction.", gone @ way / np.linalg.norm(gone) / length),
         ("counted from the goal", "The start has the share 0.", 1 - right),
-        ("start not subtracted", "What counts is between - start.", between @ way / (way @ way)),
+        ("start not subtracted", "The share is of between - start.", between @ way / (way @ way)),
         ("the way's sign", "The way is goal - start.", -right),
-        ("the ratio of the lengths", "Only what lies in the direction of the way counts.",
+        ("the ratio of the lengths", "Only the part in the direction of the way counts.",
          np.linalg.norm(gone) / length),
     ]))]  # fmt: skip
 
@@ -87,7 +87,7 @@ def likeliest(seed: int) -> list[Trial]:
     logits = np.random.default_rng(seed).standard_normal((7, 23))
     last = int(logits[-1].argmax())
     return [Trial((logits,), last, lambda: iter([
-        ("first token instead of the last", "What comes next is said by the last token.", int(logits[0].argmax())),
+        ("first token instead of the last", "The last token predicts the next token.", int(logits[0].argmax())),
         ("place among all logits", "argmax of a table counts through all rows.", int(logits.argmax())),
         ("the smallest logit", "The likeliest has the largest.", int(logits[-1].argmin())),
     ]))]  # fmt: skip
@@ -107,12 +107,12 @@ def without(seed: int) -> list[Trial]:
 
     other = np.arange(heads) != head
     return [Trial((model, batch, block, head), of([block], other), lambda: iter([
-        ("nothing is changed", "A change is made by passing it: change=.", model(**batch)),
+        ("nothing is changed", "Pass the change to the call: change=.", model(**batch)),
         ("block and head exchanged", "The pair is (block, head).", of([head], np.arange(heads) != block)),
         ("the head of another block", "Blocks are counted from 0.", of([1 - block], other)),
-        ("the head of every block", "Only that block's is taken out.", of([*range(DEPTH)], other)),
-        ("all heads of the block", "Only one is taken out.", of([block], other * 0)),
-        ("the other heads taken out", "The one stays away, the others stay.", of([block], ~other)),
+        ("the head of every block", "Only that block's head is knocked out.", of([*range(DEPTH)], other)),
+        ("all heads of the block", "Only one head is knocked out.", of([block], other * 0)),
+        ("the other heads knocked out", "Knock out the one head; keep the rest.", of([block], ~other)),
         ("the whole block", "heads=, not blocks=.", model(**batch, change=minibert.knock_out(model, blocks=[block]))),
     ]), may=ALL)]  # fmt: skip
 
@@ -126,11 +126,11 @@ def only_first(seed: int) -> list[Trial]:
     last = np.flip(right, -1)
     return [Trial((weights,), right, lambda: iter([
         ("the first query, not the first key", "The axes are (texts, heads, query, key): the key is the last.", query),
-        ("other weights kept", "They have to become 0.", kept),
-        ("the first head alone", "Every head is changed: [..., 0].", head),
+        ("the rest of the weights kept", "All weights but the first have to become 0.", kept),
+        ("only the first head", "Every head is changed: [..., 0].", head),
         ("the last key", "The first has place 0.", last),
-        ("nothing is changed", "Give what you have made.", weights),
-        ("first weight as it was", "It has to become 1.", weights * right),
+        ("nothing is changed", "Return the array that you made.", weights),
+        ("first weight unchanged", "It has to become 1.", weights * right),
     ]), writes=True)]  # fmt: skip
 
 
@@ -147,10 +147,10 @@ def patched(seed: int) -> list[Trial]:
         return model(**into, change={f"hidden_states.{at}": values})[0]
 
     return [Trial((model, text, source, i, place), of(place), lambda: iter([
-        ("nothing is changed", "A change is made by passing it: change=.", model(**text)[0]),
-        ("all tokens patched", "Only the one at `place` is.", of(slice(None))),
-        ("another place patched", "It is the one at `place`.", of(place - 1)),
-        ("another block's state", "It is the one before block i.", of(place, i - 1)),
+        ("nothing is changed", "Pass the change to the call: change=.", model(**text)[0]),
+        ("all tokens patched", "Patch only the token at `place`.", of(slice(None))),
+        ("another place patched", "Patch the token at `place`.", of(place - 1)),
+        ("another block's state", "Use the state before block i.", of(place, i - 1)),
         ("the two texts exchanged", "The first text gets the state of the second.", of(place, i, source, text)),
     ]), may=ALL)]  # fmt: skip
 
@@ -172,15 +172,15 @@ def falls(seed: int) -> list[Trial]:
 
     block, before = 1, log(logits()).max()
     return [Trial((model, ids, block), of(block), lambda: iter([
-        ("without the log", "By how much the log falls is asked.", of(block, f=softmax)),
-        ("logits for log probabilities", "softmax first, then the log: it sees all other logits too.",
+        ("without the log", "Return by how much the log falls.", of(block, f=softmax)),
+        ("logits for log probabilities", "softmax first, then the log: softmax depends on all logits.",
          of(block, f=lambda x: x)),
-        ("the sign", "A fall is what it was before, less what it is after.", -of(block)),
+        ("the sign", "A fall is the log before, minus the log after.", -of(block)),
         ("block and head exchanged", "The pair is (block, head).", of(block, step=-1)),
-        ("the heads of the first block", "It is the block that is given.", of(0)),
-        ("first token instead of the last", "What comes next is said by the last token.", of(block, 0)),
+        ("the heads of the first block", "Use the given block.", of(0)),
+        ("first token instead of the last", "The last token predicts the next token.", of(block, 0)),
         ("the log after, no fall", "Subtract it from the log before.", before - of(block)),
-        ("the likeliest token looked for anew", "It is the word that was likeliest before the change.",
+        ("the likeliest token chosen again", "Use the word that was likeliest before the change.",
          np.array([before - log(logits((block, head))).max() for head in range(heads)])),
     ]), may=ALL)]  # fmt: skip
 
@@ -194,11 +194,11 @@ def logits_gradient(seed: int) -> list[Trial]:
     p, one = softmax(logits), np.eye(11)[target]
     return [Trial((logits, target), p - one, lambda: iter([
         ("the sign", "The loss falls as the target's logit grows: its gradient is below 0.", one - p),
-        ("1 not subtracted", "The target's own logit is in the loss once more.", p),
-        ("softmax forgotten", "The gradient is made of probabilities, not of logits.", logits - one),
-        ("1 subtracted everywhere", "Only from the target's.", p - 1),
+        ("1 not subtracted", "The target's logit enters the loss twice.", p),
+        ("softmax forgotten", "The gradient consists of probabilities, not of logits.", logits - one),
+        ("1 subtracted everywhere", "Subtract it only at the target.", p - 1),
         ("exp not divided by its sum", "Probabilities have the sum 1.", np.exp(logits) - one),
-        ("the loss's own value", "Asked is how it changes with each logit.", -np.log(p)),
+        ("the value of the loss", "Return how the loss changes with each logit.", -np.log(p)),
     ]), may=(softmax,))]  # fmt: skip
 
 
@@ -215,11 +215,11 @@ def sampled(seed: int) -> list[Trial]:
     return [Trial((logits, temperature, k, chances), of(), lambda: iter([
         ("all tokens kept", "Only the k likeliest can be drawn.", of(len(logits))),
         ("temperature left out", "The logits are divided by it.", of(temperature=1)),
-        ("times the temperature", "The logits are divided by it: a high one makes all alike.", of(temperature=1 / 1.7)),
-        ("one token too few kept", "The k likeliest are kept, the k-th too.", of(k - 1)),
-        ("one token too many kept", "The k likeliest are kept, not the next one.", of(k + 1)),
-        ("cut after softmax", "What is kept needs the sum 1 again.", of(again=False)),
-        ("always the likeliest", "The chance decides.", np.full(60, logits.argmax())),
+        ("times the temperature", "Divide the logits by it: a high one evens them out.", of(temperature=1 / 1.7)),
+        ("one token too few kept", "Keep the k likeliest, the k-th too.", of(k - 1)),
+        ("one token too many kept", "Keep only the k likeliest.", of(k + 1)),
+        ("cut after softmax", "The kept probabilities need the sum 1 again.", of(again=False)),
+        ("always the likeliest", "The chance decides which token is drawn.", np.full(60, logits.argmax())),
     ]), may=(softmax,))]  # fmt: skip
 
 
@@ -248,10 +248,10 @@ def _wordpiece_trial(word: str, vocab: frozenset[str]) -> Trial:
 
     right = cut()
     return Trial((word, set(vocab)), right, lambda: iter([
-        ("the shortest piece taken", "Of the pieces that fit the longest is taken.", cut(longest=False)),
-        ("## forgotten", "A piece that does not begin a word stands in the vocabulary with ##.", cut(marked=False)),
+        ("the shortest piece chosen", "Choose the longest of the pieces that fit.", cut(longest=False)),
+        ("## forgotten", "In the vocabulary a piece inside a word begins with ##.", cut(marked=False)),
         ("pieces kept before [UNK]", "A word with a part that does not fit is [UNK] as a whole.", cut(keeps=True)),
-        ("## taken away", "The pieces are given as they stand in the vocabulary.",
+        ("## removed", "Return the pieces as the vocabulary spells them.",
          np.array([piece.removeprefix("##") for piece in right.tolist()])),
         ("no [UNK]", "A word with a part that does not fit is [UNK].", cut(keeps=True)[:-1]),
     ]))  # fmt: skip
@@ -269,15 +269,15 @@ def static_rows(seed: int) -> list[Trial]:
         return rows * (a / (a + p))[:, None] ** by
 
     return [Trial((x, count, a), of(), lambda: iter([
-        ("mean not subtracted", "Components are of what differs: the mean of all rows is taken away first.", of(False)),
+        ("mean not subtracted", "Subtract the mean of all rows before the components.", of(False)),
         ("ranks from 1", "The first token has the rank 2 here.", of(first=1)),
         ("ranks from 0", "The first token has the rank 2 here.", of(first=0)),
-        ("probabilities not divided by their sum", "They have the sum 1.", of(share=False)),
-        ("the last components", "The first ones have the most variance; np.linalg.eigh gives them last.",
+        ("probabilities not divided by their sum", "The sum of all p is 1.", of(share=False)),
+        ("the last components", "The first ones have the most variance; np.linalg.eigh returns them last.",
          of(keep=slice(-count, None))),
         ("weights left out", "Each row is multiplied by a / (a + p).", of(by=0)),
         ("divided by the weights", "Each row is multiplied by a / (a + p).", of(by=-1)),
-        ("no components", "The rows are turned first.", (x - x.mean(axis=0))[:, :count] * 1.0),
+        ("no components", "Project the rows first.", (x - x.mean(axis=0))[:, :count] * 1.0),
     ]), used=lambda rows: rows @ rows.T)]  # fmt: skip
 
 
