@@ -328,3 +328,21 @@ def test_a_client_gets_the_scores_of_predict(client: Callable[[str], Any], servi
     best = {int(i): service.scores[i] for i in np.argsort(-service.scores)}  # some give the best ones alone
     assert list(found) == list(best)[: len(found)] and len(found) >= 2
     assert max(abs(found[i] - best[i]) for i in found) <= CLOSE
+
+
+def test_clients_read_which_texts_were_truncated(service: Service) -> None:
+    """OpenAI's and Cohere's clients keep a field that they do not know; TEI's list stays a list."""
+    from cohere import ClientV2
+    from huggingface_hub import InferenceClient
+    from openai import OpenAI
+
+    long = "clouds " * 300
+    with OpenAI(base_url=f"{service.url}/v1", api_key=KEY) as client:
+        extra = client.embeddings.create(model=MODEL, input=["we", long]).model_extra
+    left_out = 300 + 2 - 256  # of MiniLM
+    assert extra is not None and extra["truncated_texts"] == [{"index": 1, "tokens_left_out": left_out}]
+    with ClientV2(KEY, base_url=service.url) as cohere:
+        ranking: Any = cohere.rerank(model=RERANKER, query="we", documents=["we", long])
+    assert [each["index"] for each in ranking.truncated_texts] == [1]
+    with InferenceClient(base_url=service.url) as tei:
+        assert tei.feature_extraction(long).shape == (1, 384)

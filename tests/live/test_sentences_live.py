@@ -296,3 +296,15 @@ def test_text_embeds(end: int, tmp_path: Path) -> None:
         assert off(encoder.encode(CLIP_TEXTS), theirs) <= ROWS
         assert off(np.stack([encoder.encode(text) for text in CLIP_TEXTS]), theirs) <= ROWS
     assert json.loads((folder / "config.json").read_text())["eos_token_id"] == end
+
+
+def test_a_model_that_is_saved_again_or_in_bfloat16_keeps_its_identity(minilm: Path, tmp_path: Path) -> None:
+    model = opened_there(minilm)
+    model.save(str(tmp_path / "again"))
+    assert minibert.load_encoder(tmp_path / "again").identity == minibert.load_encoder(minilm).identity
+    model = model.bfloat16()
+    model.save(str(tmp_path / "narrow"))
+    model.float().save(str(tmp_path / "wide"))  # the same numbers
+    narrow, wide = (minibert.load_encoder(tmp_path / name) for name in ("narrow", "wide"))
+    assert [each.embeddings.tensors[0].dtype for each in (narrow, wide)] == ["BF16", "F32"]
+    assert narrow.identity == wide.identity != minibert.load_encoder(minilm).identity
