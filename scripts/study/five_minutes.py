@@ -118,11 +118,11 @@ if sentence[1] == "bites":
 # %% [markdown]
 # ## Onwards
 #
-# - Tokens, ids and the real numbers: [BERT's input layer, step by step](003_bert_step_by_step.py)
+# - The next page, with real numbers: [BERT's input layer, step by step](003_bert_step_by_step.py)
 # - Places: [BERT's positions](000_bert_positions.py)
-# - Where the rows come from: [BERT's three tables are learned](learned_tables.py)
+# - Looking at others: [Attention, one head by hand](005_attention.py)
 # - Why three rows may be added: [Nine terms](011_nine_terms.py)
-# - The next page: [Attention, one head by hand](005_attention.py)
+# - Where the rows come from: [BERT's three tables are learned](learned_tables.py)
 #
 # ## Exercises
 #

@@ -105,7 +105,9 @@ def index() -> str:
     from nbformat.v4 import new_markdown_cell, new_notebook
 
     rows = "\n".join(line for line in README.splitlines() if re.match(PLACE, line))
-    text = f"# {ORDER}\n\n| | page | what it looks at |\n|---|---|---|\n" + re.sub(r"\((\w+)\.py\)", r"(\1.html)", rows)
+    text = f"# {ORDER}\n\n| week | page | what it looks at |\n|---|---|---|\n" + re.sub(
+        r"\((\w+)\.py\)", r"(\1.html)", rows
+    )
     return page(new_notebook(cells=[new_markdown_cell(text)]), ORDER)
 
 
