@@ -108,7 +108,7 @@ def test_twelve_blocks_and_twelve_tokens_take_fifteen_calls(tmp_path: Path, monk
         ("bert-words", "quest[MASK][MASK]n", "quast[MASK][MASK]n", None, r"more than one \[MASK\].*of \[6, 7\]"),
         ("bert-words", "questi[MASK]n", "quest[MASK]on", None, r"same token .* found '\[MASK\]' and 'o' at 7"),
         ("bert-words", "questi[MASK]n", "questa[MASK]n", 10, r"token is 10, but the text has the tokens 0\.\.9"),
-        ("gpt2-words", "wonderfu", "wonderou", 3, r"token 3 the probability 0\.\d{4}, so no state makes a difference"),
+        ("gpt2-words", "wonderfu", "wonderou", 3, r"token 3 the probabilities 0\.\d+ and 0\.\d+, less than 1 % apart"),
         ("gpt2-words", "wonderfu", "wonderou", -1, r"token is -1"),
         ("gpt2-words", "", "w", None, "as many tokens"),
     ],
