@@ -41,7 +41,7 @@ FILES = {
     "010_induction": {"heads"},
     "011_nine_terms": {"shares"},
     "common_mistakes": {"errors"},
-    "five_minutes": {"steps"},
+    "five_minutes": {"arrows", "steps"},
     "gpt2_blocks": set(),
     "heads": set(),
     "learned_tables": set(),
