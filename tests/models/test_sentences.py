@@ -1,10 +1,8 @@
-"""Sentence vectors against what sentence-transformers gave for the same folders, and what `encode` promises besides."""
+"""What `encode` promises of sentence vectors; those that sentence-transformers gave: test_calls.py."""
 
 from __future__ import annotations
 
 import inspect
-import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import cache, partial
@@ -17,7 +15,7 @@ import encoders
 import numpy as np
 import pytest
 from checkpoints import same_bits
-from command_line import Printed
+from command_line import Printed, typed
 from encoder_files import off
 from many_texts import many_texts
 from reference_files import REFERENCE, changed, opened
@@ -34,11 +32,7 @@ from minibert.models.run.pipeline import chunked
 from minibert.models.sentences.sentences import ENCODE, EncodeOptions
 from minibert.show.info import info
 
-FOLDERS = sorted(folder.name for kind in ("sentences", "static") for folder in REFERENCE.glob(f"{kind}-*"))
-# largest difference of a vector's numbers, relative to the vector's length; measured: 3.1e-7, and 1.3e-6 in the causal
-# folder, whose vectors nothing normalizes, with the kernel SkylakeX of OpenBLAS
-EXACT = 2e-6
-HALF = 1e-3  # a static model stored in float16, in which sentence-transformers adds and divides; measured: 4.9e-4
+EXACT = 2e-6  # of a vector's numbers; measured: 3.1e-7
 # how far a text's numbers move with its neighbours, as a share of its vector's length; measured on MiniLM: 2.6e-7
 NEIGHBOURS = 1e-6
 # and the whole vector; measured on MiniLM, over texts of two tokens and more: 1.2e-6, which is as far as it is from
@@ -56,28 +50,6 @@ def apart(found: Array, want: Array) -> float:
     found, want = np.atleast_2d(found), np.atleast_2d(want)
     lengths = np.linalg.norm(want.astype("f8"), axis=1)
     return float((np.linalg.norm(found.astype("f8") - want, axis=1) / lengths).max(initial=0))
-
-
-def calls(name: str) -> Iterator[tuple[str, dict[str, Any], Array]]:
-    stored = load_file(REFERENCE / name / "vectors.safetensors")
-    for key, call in json.loads((REFERENCE / name / "calls.json").read_text(encoding="utf-8")).items():
-        yield key, call, stored[key]
-
-
-@pytest.mark.parametrize("name", FOLDERS)
-def test_vectors_are_those_of_sentence_transformers(name: str) -> None:
-    encoder = opened(name)
-    for key, call, want in calls(name):
-        method, texts = call["method"], call["texts"]
-        if method == "similarity":
-            vectors = encoder.encode(texts)
-            found = encoder.similarity(vectors[:3], vectors)
-            # a distance of nearly equal vectors has the rounding of the vectors
-            exact = 1e-5 if name != "static-half" else HALF
-            assert np.abs(found - want).max() <= exact * max(1, np.abs(want).max()), key
-        else:
-            found = getattr(encoder, method)(texts, **call["options"])
-            assert away(found, want) <= (EXACT if name != "static-half" else HALF), key
 
 
 def test_shapes() -> None:
@@ -224,7 +196,7 @@ def test_what_is_passed_by_each_of_its_names(name: str, method: str, first: str,
     want = np.asarray(use(given)).tobytes()
     assert all(np.asarray(use(**{each: given})).tobytes() == want for each in (first, "inputs", "sentences"))
     for passed in ({}, {"inputs": given, "sentences": given}):
-        with pytest.raises(TypeError, match=f"passed once, as {first}, inputs, sentences; found"):
+        with pytest.raises(TypeError, match=first):
             use(**passed)
 
 
@@ -283,22 +255,41 @@ def test_the_prompt_takes_room_and_a_task_has_a_length_of_its_own() -> None:
     assert encoder.tokens_cut(LONGER, "query", task="document") == len(long.input_ids) - 12
 
 
-def test_commands_tell_how_many_texts_were_truncated(tmp_path: Path, capsys: Printed) -> None:
+def test_commands_tell_which_texts_were_truncated(
+    tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines are counted from 1 with the empty ones."""
     lines = tmp_path / "lines.txt"
-    lines.write_text(f"we\n{LONGER}\nabove {LONGER}\nclouds\n", "utf-8")
+    lines.write_text(f"we\n\n{LONGER}\n\nabove {LONGER}\nclouds\n", "utf-8")
     for command, *truncated in (
-        (["encode", "-m", DENSE, "we", LONGER], "1 text"),
-        (["encode", "-m", DENSE, "we", LONGER, "above", LONGER, LONGER], "3 texts"),
-        (["similar", "-m", DENSE, "we", LONGER], "1 text"),
-        (["similar", "-m", DENSE, "we", "--file", str(lines)], "2 texts"),
-        (["rank", "-m", RERANKER, "we", "--file", str(lines)], "2 pairs"),
-        (["classify", "-m", LABELS, "we", LONGER], "1 text"),
+        (["encode", "-m", DENSE, "we", LONGER], "1 text", "5 of text 2"),
+        (
+            ["encode", "-m", DENSE, "we", LONGER, "above", *[LONGER] * 22],
+            "23 texts",
+            ", ".join(f"5 of text {i}" for i in (2, *range(4, 23))) + " and 3 more",
+        ),
+        (["encode", "-m", DENSE], "2 texts", "5 of line 3, 6 of line 5"),
+        (["embed", "--truncate", "-m", DENSE], "2 texts", "5 of line 3, 6 of line 5"),
+        (["similar", "-m", DENSE, "we", LONGER], "1 text", "5 of text 2"),
+        (["similar", "-m", DENSE, "we", "--file", str(lines)], "2 lines", "5 of line 3, 6 of line 5"),
+        (
+            ["similar", "-m", DENSE, LONGER, "--file", str(lines)],
+            "1 text",
+            "5 of text 1",
+            "2 lines",
+            "5 of line 3, 6 of line 5",
+        ),
+        (["rank", "-m", RERANKER, "we", "--file", str(lines)], "2 pairs", "25 of line 3, 26 of line 5"),
+        (["classify", "-m", LABELS, "we", LONGER], "1 text", "41 of text 2"),
         (["classify", "-m", LABELS, "we"],),
     ):
+        typed(monkeypatch, lines.read_bytes())
         assert main(command) == 0
         captured = capsys.readouterr()
-        want = "".join(f"minibert: {what} truncated: too long for this model\n" for what in truncated)
-        assert captured.err == want and captured.out, command
+        told = "minibert: {} truncated: too long for this model; tokens left out: {}"
+        want = [told.format(*pair) for pair in zip(truncated[::2], truncated[1::2], strict=True)]
+        found = [line for line in captured.err.splitlines() if "empty lines skipped" not in line]
+        assert found == want and captured.out, command
 
 
 FIVE = ["we lived", "above the clouds", "man", "dog bites man", ""]
@@ -322,7 +313,7 @@ def test_smaller_vectors_by_the_formula(precision: str, options: dict[str, Any],
         assert np.array_equal(one, quantized(encoder.encode_query("man"), precision))
     if precision in BITS:
         for compare in (encoder.similarity, partial(minibert.search, compare=encoder.similarity)):
-            with pytest.raises(ValueError, match="of shape"):
+            with pytest.raises(ValueError):
                 compare(found, found)
 
 
@@ -335,22 +326,22 @@ def test_ranges_of_other_vectors(precision: str, encoder: minibert.Encoder) -> N
     alone = encoder.encode(FIVE[1], precision=precision, ranges=ranges)
     assert alone.shape == want[1].shape and np.abs(alone.astype(int) - want[1]).max() <= 1
     for other in (None, "float32", "float16", "binary"):
-        with pytest.raises(ValueError, match=f"ranges are for precision int8 or uint8, found {other!r}; leave them"):
+        with pytest.raises(ValueError, match=f"^ranges .*{other!r}"):
             encoder.encode(FIVE, precision=other, ranges=ranges)
 
 
 def test_what_is_warned_of_and_refused(encoder: minibert.Encoder) -> None:
-    with pytest.warns(UserWarning, match="^uint8 takes its ranges from 5 vectors; 100 or more") as caught:
+    with pytest.warns(UserWarning, match="^uint8 ") as caught:
         encoder.encode_query(FIVE, precision="uint8")
     assert [warning.filename for warning in caught] == [__file__]
     assert len(encoder.encode(FIVE * 20, precision="int8")) == 100  # of which there is no warning, which would fail
-    with pytest.raises(ValueError, match="'int8' is for sentence vectors; leave it out with token_embeddings"):
+    with pytest.raises(ValueError, match="'int8'"):
         encoder.encode(FIVE, output_value="token_embeddings", precision="int8")
     assert len(encoder.encode(FIVE, output_value="token_embeddings", precision="float32")) == len(FIVE)
     for one in ("man", ["man"]):
-        with pytest.raises(ValueError, match="need two vectors or more, better a hundred"):
+        with pytest.raises(ValueError):
             encoder.encode(one, precision="uint8")
-    with pytest.raises(ValueError, match=r"precision must be one of float32, .*, found \['int8'\]"):
+    with pytest.raises(ValueError, match=r"^precision .*'int8'"):
         encoder.encode(FIVE, precision=["int8"])  # type: ignore[arg-type]
 
 
@@ -396,5 +387,5 @@ def test_a_whole_clip_model_is_its_text_model(tmp_path: Path) -> None:
         folder = checkpoints.write(tmp_path / str(i), settings | changes, tensors | more)
         with minibert.load_encoder(checkpoints.write_wordpiece(folder)) as whole:
             assert np.array_equal(whole.encode(WITH_ENDS), alone.encode(WITH_ENDS))
-    with pytest.raises(minibert.CheckpointError, match="'text_config_dict' must be an object"):
+    with pytest.raises(minibert.CheckpointError, match="'text_config_dict'"):
         minibert.load_encoder(checkpoints.write(tmp_path / "odd", settings | {"text_config_dict": 3}, tensors))

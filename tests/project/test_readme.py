@@ -61,12 +61,6 @@ def run(code: str, folder: Path, **environment: str) -> str:
     return ran([sys.executable, "-W", "error", "-c", code], folder, **environment)
 
 
-def test_it_is_read_in_one_sitting() -> None:
-    assert len(README.splitlines()) <= 150 and len(README.split()) <= 1300
-    readers = re.findall(r"^## For the \w+\n\n(.*?)\n\n", README, re.DOTALL | re.MULTILINE)
-    assert [(len(text.splitlines()) <= 5, text.count("](")) for text in readers] == [(True, 1)] * 3
-
-
 def test_the_ten_lines_print_what_stands_below_them(minilm: Path, tmp_path: Path) -> None:
     ((code, shown),) = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", README, re.DOTALL)
     assert len([line for line in code.splitlines() if line]) == 10

@@ -87,7 +87,7 @@ NINE = (
 def test_nine_terms_are_the_scores_of_block_0(encoder: Encoder) -> None:
     name, batch = encoder.embeddings.family.model_type, encoder.tokenize(TWICE)
     if name not in NINE:
-        with pytest.raises(ValueError, match="name a model"):
+        with pytest.raises(ValueError):
             terms_of(encoder, batch)
         return
     trace, terms = encoder.trace(**batch), terms_of(encoder, batch)
