@@ -102,6 +102,8 @@ def test_a_folded_cell_opens_by_a_click(folder: Path) -> None:
     html = (folder / "003_bert_step_by_step.html").read_text("utf-8")
     hidden = html.partition("<details>")[2].partition("</details>")[0]
     assert "CLOUDS = {" in hidden and html.count("CLOUDS = {") == 1
+    drawn = (folder / "five_minutes.html").read_text("utf-8").partition("</details>")[2]
+    assert drawn.count("<img") == 2 and "def in_plane" not in drawn, "what a folded cell draws stays"
 
 
 @pytest.mark.parametrize("name", LIVE)
