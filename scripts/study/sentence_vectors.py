@@ -1,8 +1,8 @@
 # %% [markdown]
-# # Sentence vectors, and why two texts are alike
+# # Sentence vectors
 #
-# `006_blocks.py` leaves a vector for each token. This page makes one vector for a whole text, looks whether texts of
-# the same meaning come near each other, and splits the similarity of two texts into a sum over pairs of tokens.
+# `006_blocks.py` leaves a vector for each token. This page makes one vector for a whole text, and tests whether texts
+# of the same meaning come near each other. `012_why_two_texts_are_alike.py` goes on.
 #
 # * Reimers, Gurevych 2019, *Sentence-BERT* ([arXiv:1908.10084](https://arxiv.org/abs/1908.10084)).
 
@@ -85,34 +85,6 @@ if model.is_minilm:
     assert meaning == {"words or meaning": [0, 7], "a negation": [0, 0]}
     assert (round(float(alike.min()), 3), round(float(alike.max()), 3)) == (0.970, 0.996)
     assert abs(alike[0] - 0.985) <= 5e-4 + 1e-6
-
-# %% [markdown]
-# ## Step 3: why two texts are alike
-#
-#     a . b = (sum of a[i]) . (sum of b[j]) = sum over i and j of a[i] . b[j]
-#
-# A sentence vector is a sum: each token adds its own vector, divided by the number of tokens and by the length of the
-# mean. So a cosine of two sentence vectors is a sum over pairs of tokens, exactly. `similarity_pairs` returns the
-# terms.
-#
-# We split the ten cosines of two sentences with the same meaning. In all-MiniLM-L6-v2 the largest term often joins two
-# words that mean nearly the same: "doctor" with "physician", "car" with "vehicle", "children" with "kids". But it is
-# only 0.023 to 0.039. No pair decides: the largest tenth of the pairs has 20 to 34 % of the sum. And a large term is no
-# cause, because each vector depends on its whole text.
-
-# %%
-if model.is_minilm:
-    largest, tenths = [], []
-    for first, _, third in texts.QUESTIONS:
-        split = encoder.similarity_pairs(first, third)
-        ((token, other, part),) = split.largest(1)
-        tenth = np.sort(split.pairs, axis=None)[-(split.pairs.size // 10) :].sum() / split.pairs.sum()
-        print(f"{split.pairs.sum():.3f} is the sum of {split.pairs.size} pairs; ", end="")
-        print(f"{token!r} with {other!r} has {part:.3f}, the largest tenth {tenth:.0%}")
-        assert abs(split.pairs.sum() - encoder.encode(first) @ encoder.encode(third)) < CLOSE
-        largest.append(part)
-        tenths.append(tenth)
-    assert texts.spread(largest, 3).startswith("0.023 to 0.039,") and texts.spread(tenths).startswith("0.20 to 0.34,")
 
 # %% [markdown]
 # ## Exercises

@@ -41,6 +41,7 @@ FILES = {
     "009_static_models": {"cosines"},
     "010_induction": {"heads"},
     "011_nine_terms": {"shares"},
+    "012_why_two_texts_are_alike": {"pairs"},
     "common_mistakes": {"errors"},
     "five_minutes": {"arrows", "steps"},
     "gpt2_blocks": set(),
@@ -143,7 +144,8 @@ SAID = {
     "008_what_does_a_head_do": ("9 of 10 fall, and of 6 of 10 questions it is missed most\n",),
     "009_static_models": ("centred: 'the' 5.14 long, the median word 6.91; 99% of words are longer\n",),
     "011_nine_terms": ("sentences: position with position is most in head 2: 91 to 98, mean 94 %\n",),
-    "sentence_vectors": ("'doctor' with 'physician' has 0.034, the largest tenth 25%\n",),
+    "012_why_two_texts_are_alike": ("56 words taken out: the cosine rises without 18; ",),
+    "sentence_vectors": ("who does what: 0.985; of ten pairs 0.970 to 0.996, mean 0.986\n",),
     "terms_removed": (
         "without position with position: head 2 moves 0.83 of its weight; cosine 0.978 to 0.995, mean 0.991\n",
     ),
