@@ -103,6 +103,9 @@ def _serve_page(arguments: Any) -> None:
         live.state({"text": text})  # a text that the model refuses ends the command
         with LiveServer(listen("127.0.0.1", arguments.port), lambda: live.page(text), live.answers) as server:
             tell(f"{server.url}  Ctrl-C ends it")
+            if live.head is None:
+                tell("this model has no head, so the page has no prediction; -m names another model, such as "
+                     "scripts/study/gpt2-words of minibert's source, which predicts letters")  # fmt: skip
             if not arguments.no_browser and has_browser():
                 webbrowser.open(server.url)
             server.serve_forever()
@@ -236,7 +239,9 @@ def run_plot(arguments: Any) -> None:
             refuse_model_file(output)  # before anything is drawn
         choices = {name: getattr(arguments, name) for name in ("text", "token", "block", "head", "other")}
         figure = picture(arguments.kind, layer, model=shown_name(arguments.model), **choices)
-        if needs_blocks and (arguments.block is None) != (arguments.head is None):
+        if arguments.kind == "attention" and arguments.block is arguments.head is None:
+            tell("these are all heads, without the tokens' names; --block N --head N draws one head with them")
+        elif needs_blocks and (arguments.block is None) != (arguments.head is None):
             tell(f"this is block {arguments.block or 0}, head {arguments.head or 0}; --block and --head choose another")
         if output is None:
             plt.show()

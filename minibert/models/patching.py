@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 WORDS = ("masked_word", "next_word")  # heads whose labels are tokens
 AT_ONCE = 2048  # tokens of a call: more take more memory
-LEAST = 1e-3  # a smaller difference of log probabilities is rounded by more than a hundredth in float32
+LEAST = 0.01  # shares of a smaller difference of log probabilities are large for any change of the text
 
 
 class PatchingMap(NamedTuple):
@@ -68,7 +68,7 @@ def patching_map(encoder: Encoder, text: str, other: str, token: int | None = No
     last token. All tokens of a state are patched in one batch, or in several if there are many.
 
     Raises CheckpointError if the file has no head for words; ValueError if the texts have different token counts or the
-    same tokens, if there is not exactly one mask, or if both texts predict the label with the same probability;
+    same tokens, if there is not exactly one mask, or if their probabilities of the label are less than 1 % apart;
     IndexError for a token beyond the text.
     """
     head, batch, given = _word_head(encoder), encoder.tokenize(text), encoder.tokenize(other)
@@ -85,8 +85,11 @@ def patching_map(encoder: Encoder, text: str, other: str, token: int | None = No
     label = int(of_text.argmax())
     clean, corrupted = float(of_text[label]), float(log_probabilities(encoder(**given))[0, label])
     if abs(clean - corrupted) < LEAST:
-        alike = f"both texts give the likeliest word at token {place} the probability {np.exp(clean):.4f}"
-        raise ValueError(f"{alike}, so no state makes a difference; choose another text or token")
+        chances = f"{np.exp(clean):.4g} and {np.exp(corrupted):.4g}"
+        raise ValueError(
+            f"the texts give the likeliest word at token {place} the probabilities {chances}, less than 1 % apart, so "
+            "there is no difference to restore; choose another text or token"
+        )
     patched, step = np.empty((states, seq)), max(1, AT_ONCE // seq)
     for i, first in product(range(states), range(0, seq, step)):
         own, rows = np.arange(first, min(first + step, seq)), trace[f"hidden_states.{i}"][0]

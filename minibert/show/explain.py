@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from minibert.families.parts.bound_blocks import BoundAttention
     from minibert.models.encoder import Encoder
 
-COLUMN = 7  # width of a number in a table: a sign, and four decimals
-OMITTED = " ..."
+COLUMN = 7  # width of a weight in a table, and of its token's name
 
 
 class Explanation(NamedTuple):
@@ -228,20 +227,22 @@ def _columns(attention: BoundAttention, head: int) -> str:
 
 
 def pair_table(tokens: Sequence[str], x: Array, bold: Style) -> Iterator[str]:
-    """Write one number for each pair of tokens, (seq, seq): rows are queries, columns keys.
+    """Write the attention weights of each query token, (query, key): a line has all that its sum of 1 is made of.
 
-    If the line is too short for all columns, the columns in the middle are left out.
+    If the line is too short for a column per key token, it has the largest weights, each before its key token and that
+    token's position, and the sum of the others.
     """
     wide = max(map(columns_of, tokens))
-    shown = list(range(len(tokens)))
-    omits = len(tokens) > max(2 * EDGE, (WIDTH - 4 - wide) // (COLUMN + 2))
-    if omits:
-        shown = [*shown[:EDGE], *shown[-EDGE:]]
-    names = [fitting(tokens[position], COLUMN) for position in shown]
-    heads = [" " * (COLUMN - columns_of(name)) + name for name in names]  # right-aligned over the numbers
-    heads[EDGE:EDGE] = [OMITTED] * omits
-    yield bold("  " + " " * wide + "  " + "  ".join(heads).rstrip())
-    for token, row in zip(tokens, x[:, shown].tolist(), strict=True):
-        numbers = [f"{number:{COLUMN}.4f}" if abs(number) < 100 else f"{number:{COLUMN}.1f}" for number in row]
-        numbers[EDGE:EDGE] = [OMITTED] * omits
-        yield "  " + padded(token, wide) + "  " + "  ".join(numbers)
+    if len(tokens) <= max(2 * EDGE, (WIDTH - 4 - wide) // (COLUMN + 2)):
+        names = [fitting(token, COLUMN) for token in tokens]
+        heads = [" " * (COLUMN - columns_of(name)) + name for name in names]  # right-aligned over the numbers
+        yield bold("  " + " " * wide + "  " + "  ".join(heads))
+        for token, row in zip(tokens, x.tolist(), strict=True):
+            yield "  " + padded(token, wide) + "  " + "  ".join(f"{weight:{COLUMN}.4f}" for weight in row)
+        return
+    yield bold(f"  {' ' * wide}  the {EDGE} largest weights, and the sum of the other {len(tokens) - EDGE}")
+    for token, row in zip(tokens, x, strict=True):
+        largest = np.argsort(-row, kind="stable")[:EDGE]
+        keys = [padded(f"{fitting(tokens[key], COLUMN)} {key}", COLUMN + 4) for key in largest]
+        weights = "  ".join(f"{row[key]:.4f} {name}" for key, name in zip(largest, keys, strict=True))
+        yield f"  {padded(token, wide)}  {weights}  {np.delete(row, largest).sum():.4f}"

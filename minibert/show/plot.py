@@ -66,6 +66,14 @@ def _image(ax: Axes, values: Array, label: str, limits: tuple[float, float], **o
     return ax
 
 
+def _numbers(ax: Axes, values: Array, digits: int, dark: float) -> None:
+    """Write each value into its cell of an image: white from `dark` on, where the colours are dark."""
+    for (line, column), value in np.ndenumerate(values):
+        ink = "white" if abs(value) > dark else "black"
+        text = f"{round(value, digits) + 0.0:.{digits}f}"  # + 0.0: no -0
+        ax.text(column, line, text, ha="center", va="center", fontsize="x-small", color=ink)
+
+
 def _reach(values: Array) -> tuple[float, float]:
     """Return limits as far below 0 as above it."""
     reach = float(np.abs(values).max(initial=0.0)) or 1.0
@@ -242,12 +250,14 @@ def patching_grid(shares: Array, tokens: Sequence[str], ax: Axes | None = None) 
     """Draw which hidden states restore a prediction: a row for each state, a column for each token.
 
     shares (blocks + 1, seq), from `models.patching`. The top row is the input of block 0, the last row the output of
-    the last block. The scale spans 1 at least: a share of 1 restores all of the prediction.
+    the last block. The scale ends at 1, where a state restores all of the prediction; each cell has its number, if the
+    tokens are few.
     """
     states, seq = shares.shape
     ax = _axes(ax, min(16.0, 0.45 * seq + 3), min(12.0, 0.3 * states + 2))
-    reach = max(1.0, _reach(shares)[1])
-    _image(ax, shares, "share of the prediction restored", (-reach, reach), aspect="auto")
+    _image(ax, shares, "share of the prediction restored", (-1.0, 1.0), aspect="auto")
+    if seq <= FEW_TOKENS:
+        _numbers(ax, shares, 2, dark=0.6)
     ax.set_xticks(range(seq), tokens, rotation=90, parse_math=False)
     ax.set_yticks(range(states), [*(f"before block {i}" for i in range(states - 1)), "after the last"])
     ax.set(xlabel="token (text | other text)", ylabel="hidden state")
@@ -290,9 +300,7 @@ def term_shares(shares: Array, parts: Sequence[str], ax: Axes | None = None) -> 
     heads, percent = shares.shape[-1], 100 * shares.reshape(-1, shares.shape[-1])
     ax = _axes(ax, 0.5 * heads + 3.5, 4)
     _image(ax, percent, "share of the variance, %", (-100.0, 100.0), aspect="auto")
-    for (line, head), share in np.ndenumerate(percent):
-        ink = "white" if abs(share) > 60 else "black"
-        ax.text(head, line, str(round(share)), ha="center", va="center", fontsize="x-small", color=ink)
+    _numbers(ax, percent, 0, dark=60)
     ax.set_xticks(range(heads))
     ax.set_yticks(range(len(percent)), [f"{query} with {key}" for query in parts for key in parts])
     ax.set_xlabel("head")

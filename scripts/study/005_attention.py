@@ -25,6 +25,10 @@ CLOSE = 2e-5
 # %% [markdown]
 # ## Step 1: the model, and a sentence on its way through it
 #
+# BERT is an *encoder*: it reads a whole text and computes a vector for each token, and every token may look at all
+# tokens. GPT-2 is a *decoder*: it writes a text token by token, so a token may look only at itself and at earlier
+# tokens. T5 has both, an encoder for the text that it reads and a decoder for the text that it writes.
+#
 # `trace` returns every intermediate by its name. The output of the input layer enters the first block.
 
 # %%

@@ -51,7 +51,8 @@ assert np.abs(same - changed[f"hidden_states.{blocks}"]).max() < CLOSE
 #
 # A question has three texts: the first should be nearer to the third, which means the same, than to the second, which
 # shares words with it. The *margin* is the difference of the two cosines: above 0 the answer is right. The ten
-# questions are the same as in `006_blocks.py`. all-MiniLM-L6-v2 is right in seven of them, with a mean margin of 0.132.
+# questions are the same as in `sentence_vectors.py`. all-MiniLM-L6-v2 is right in seven of them, with a mean margin of
+# 0.132.
 
 # %%
 together = encoder.tokenize([text for three in texts.QUESTIONS for text in three])
@@ -166,10 +167,10 @@ if model.is_minilm:
 # %% [markdown]
 # ## Step 5: without positions
 #
-# `006_blocks.py` computed a cosine of 0.985 for "The cat chased the mouse." and "The mouse chased the cat.", and 0.970
-# to 0.996 over ten pairs like this. Is that small difference all that the model knows of the order? Without position
-# rows both texts are the same set of rows, and the cosine is 1, in all ten. So the small difference comes from the
-# positions, and from nothing else.
+# `sentence_vectors.py` computed a cosine of 0.985 for "The cat chased the mouse." and "The mouse chased the cat.",
+# and 0.970 to 0.996 over ten pairs like this. Is that small difference all that the model knows of the order? Without
+# position rows both texts are the same set of rows, and the cosine is 1, in all ten. So the small difference comes from
+# the positions, and from nothing else.
 #
 # In all-MiniLM-L6-v2 nine of ten margins of step 2 fall too, and 4 answers are right instead of 7. Is the lost order
 # the reason? Only in part. With row 5 at every place the order is lost as well, and 7 answers are right; 6 margins

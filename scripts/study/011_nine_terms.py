@@ -1,25 +1,24 @@
 # %% [markdown]
 # # Nine terms: why may three tables be added, and which of them decides where a head looks?
 #
-# BERT adds three rows for each token: the rows of its word, its position and its token type. In the sum nobody can see
-# which number came from which table. How can a head then look by the position alone, as head 2 of block 0 does in
-# `where_heads_look.py`? The head never takes the sum apart. A score is a product of two sums, and that is the sum of
-# the products of their parts. So the score splits by itself, exactly, and a head's maps can make one term large and
-# another small.
+# BERT adds three rows for each token: the rows of its word, its position and its token type. Each number of the sum is
+# a mixture. Is anything lost? How can a head then look by the position alone, as head 2 of block 0 does in
+# `where_heads_look.py`? Step 1 shows that nothing is lost: the two large tables use different directions, so that word
+# and position can be read from their sum. A head does not even take the sum apart. A score is a product of two sums,
+# and that is the sum of the products of their parts. So the score splits by itself, exactly, and a head's maps can make
+# one term large and another small.
 #
-# This file splits the scores of block 0, measures which term decides in each head, removes terms, and looks at two
-# small models before and after training.
+# This file reads both rows from their sum, splits the scores of block 0, and measures which term decides in each head.
+# `terms_removed.py` goes on.
 #
 # * Ke, He, Liu 2021, *Rethinking Positional Encoding in Language Pre-training* (TUPE,
-#   [arXiv:2006.15595](https://arxiv.org/abs/2006.15595)): the authors call word with position noise, and leave it out.
+#   [arXiv:2006.15595](https://arxiv.org/abs/2006.15595)): the authors call both mixed terms, word with position and
+#   position with word, noise, and leave them out.
 
 # %%
-import masked
-import matplotlib.pyplot as plt
 import numpy as np
 import study
 import texts
-import training
 
 import minibert
 from minibert.equations.blocks import Linear, split_heads
@@ -31,7 +30,55 @@ from minibert.show.attention import PARTS, shares_of, terms_of
 CLOSE = 2e-5
 
 # %% [markdown]
-# ## Step 1: three parts, through LayerNorm
+# ## Step 1: two tables, two sets of directions
+#
+# A row of 384 numbers is an arrow. Its part in a *direction*, an arrow of length 1, is one number: the product of the
+# two. A table's rows differ much in some directions and little in others; `svd` sorts the directions by that.
+#
+# In all-MiniLM-L6-v2 the rows of the position table differ in few directions: 11 of 384 have 94 % of their variance. In
+# the same 11 directions the rows of the word table hardly differ: they have 0.3 % of that table's variance there, a
+# tenth of what 11 random directions would have (2.9 %).
+#
+# So the sum can be read. The cell adds a random word's row, a random position's row and the row of token type 0, 4,000
+# times. First it looks at the 11 directions alone: the nearest position row is the right one for all 4,000. It
+# subtracts this row: the nearest word row is the right one for all 4,000.
+
+# %%
+model = study.load("bert")
+encoder = minibert.load_encoder(model.source)
+word_table, position_table, type_table = (
+    np.array(encoder[f"embeddings.{name}_embeddings"].weight, np.float32) for name in ("word", "position", "token_type")
+)
+mean_word = word_table.mean(axis=0)
+_, sizes, directions = np.linalg.svd(position_table - position_table.mean(axis=0), full_matrices=False)
+few = 1 + int(np.searchsorted(np.cumsum(sizes**2) / np.sum(sizes**2), 0.9))  # they have 90 % or more
+directions = directions[:few]
+of_positions = np.sum(sizes[:few] ** 2) / np.sum(sizes**2)
+of_words = np.sum(((word_table - mean_word) @ directions.T) ** 2) / np.sum((word_table - mean_word) ** 2)
+print(f"{few} of {encoder.dim} directions have {of_positions:.0%} of the position table's variance, ", end="")
+print(f"{of_words:.1%} of the word table's; by chance {few / encoder.dim:.1%}")
+
+
+def nearest(rows: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Return for each row the number of the nearest row of a table."""
+    return (np.sum(table**2, axis=1) - 2 * rows @ table.T).argmin(axis=1)
+
+
+right = np.zeros(2, int)
+for seed in range(10):
+    drawn = np.random.default_rng(seed)
+    which_word, which_place = (drawn.integers(len(table), size=400) for table in (word_table, position_table))
+    total = word_table[which_word] + position_table[which_place] + type_table[0]
+    read_place = nearest((total - type_table[0] - mean_word) @ directions.T, position_table @ directions.T)
+    read_word = nearest(total - type_table[0] - position_table[read_place], word_table)
+    right += np.sum(read_place == which_place), np.sum(read_word == which_word)
+print(f"of 4,000 sums the {few} directions give the position in {right[0] / 40:.2f} %, ", end="")
+print(f"and the nearest row then the word in {right[1] / 40:.2f} %")
+if model.is_minilm:
+    assert (few, round(100 * of_positions), round(100 * of_words, 1)) == (11, 94, 0.3) and right.tolist() == [4000] * 2
+
+# %% [markdown]
+# ## Step 2: three parts, through LayerNorm
 #
 #     x = word + position + rest        y = (x - mean(x)) / std(x) * weight + bias
 #
@@ -40,8 +87,6 @@ CLOSE = 2e-5
 # `std` and multiplied by `weight`. We call the remainder, the token type's row and `bias`, the *rest*.
 
 # %%
-model = study.load("bert")
-encoder = minibert.load_encoder(model.source)
 batch = encoder.tokenize("The bank of the river was muddy.")
 tokens = encoder.tokens(batch["input_ids"][0])
 trace = encoder.trace(**batch)
@@ -54,7 +99,7 @@ for name, rows in zip(PARTS, entered, strict=True):
 assert np.abs(entered.sum(axis=0) - trace["hidden_states.0"][0]).max() < CLOSE, "what enters block 0"
 
 # %% [markdown]
-# ## Step 2: nine terms
+# ## Step 3: nine terms
 #
 #     q = q_word + q_position + q_rest        k = k_word + k_position + k_rest
 #     score = q . k / sqrt(head_dim) = (q_word . k_word + q_word . k_position + ... + q_rest . k_rest) / sqrt(head_dim)
@@ -64,8 +109,8 @@ assert np.abs(entered.sum(axis=0) - trace["hidden_states.0"][0]).max() < CLOSE, 
 #
 # A head chooses only by its two maps. In the sentence above the position's part enters block 0 half as long as the
 # word's part. In all-MiniLM-L6-v2's queries it is 2.5 times as long in head 2, and 0.6 times in head 0, for the same
-# rows. The reason: word rows and position rows have different directions, and a map stretches some directions and
-# shrinks others. So tables may be added: a map can read from the sum the part that it needs.
+# rows. The reason is step 1: word rows and position rows have different directions, and a map stretches some
+# directions and shrinks others. So tables may be added: a map can read from the sum the part that it needs.
 
 # %%
 part, heads = "encoder.layer.0.attention.self", encoder.stack.heads
@@ -87,20 +132,20 @@ if model.is_minilm:
     assert [round(float(found), 1) for found in (enter[1] / enter[0], by_word[2], by_word[0])] == [0.5, 2.5, 0.6]
 
 # %% [markdown]
-# ## Step 3: which term decides
+# ## Step 4: which term decides
 #
 # Softmax sees only how scores differ from key to key. So the *share* of a term is its part of the scores' variance over
-# the keys: how much of their differences it explains. The nine shares of a head have the sum 100 %; a term that works
-# against the sum has a share below 0.
+# the keys: how much of their differences it explains. The nine shares of a head have the sum 100 %. A term that works
+# against the sum has a share below 0, and then another may have more than 100 %: a part of it is taken back.
 #
 # In the ten sentences of `texts.py` head 2 of all-MiniLM-L6-v2 is position with position (91 to 98 %), heads 0 and 1
 # are mostly word with word (57 to 74 %, and 50 to 85 %). Head 9 is rest with word (76 to 99 %): it looks at certain
 # words, no matter which token asks. `[CLS]` alone gets 0.26 to 0.41 of its weight.
 #
-# TUPE calls word with position noise. It has at most 15 % in any head of any sentence; but position with word has 20 to
-# 63 % in head 3. In ten texts of 175 to 202 tokens it is the other way round: word with position has 40 to 45 % in head
-# 11, position with word at most 4 % in any head. In head 9 word with position works against the sum there (-52 to -48
-# %).
+# TUPE calls both mixed terms noise. Word with position has at most 15 % in any head of any sentence; but position with
+# word has 20 to 63 % in head 3. In ten texts of 175 to 202 tokens it is the other way round: word with position has 40
+# to 45 % in head 11, position with word at most 4 % in any head. In head 9 word with position works against the sum
+# there (-52 to -48 %), and so rest with word has 135 to 141 %.
 
 # %%
 kinds = {"sentences": texts.SENTENCES, "long texts": texts.long_texts()}
@@ -117,128 +162,14 @@ for kind, found in shares.items():
 if model.is_minilm:
     short, long = (found.round().astype(int) for found in shares.values())
     said = [short[:, 1, 1, 2], short[:, 0, 0, 0], short[:, 0, 0, 1], short[:, 2, 0, 9], short[:, 1, 0, 3]]
-    said += [long[:, 0, 1, 11], long[:, 1, 0, 9]]
-    ends = [(91, 98), (57, 74), (50, 85), (76, 99), (20, 63), (40, 45), (-52, -48)]
+    said += [long[:, 0, 1, 11], long[:, 1, 0, 9], long[:, 2, 0, 9]]
+    ends = [(91, 98), (57, 74), (50, 85), (76, 99), (20, 63), (40, 45), (-52, -48), (135, 141)]
     assert [(each.min(), each.max()) for each in said] == ends
     assert short[:, 0, 1].max() == 15 and long[:, 1, 0].max() == 4
 study.show(
     plot.term_shares(shares["sentences"].mean(axis=0) / 100, PARTS), "shares", of=model.name,
     alt="a table of colours: a row for each of the nine terms, a column for each head, the mean share of ten sentences",
 )  # fmt: skip
-
-# %% [markdown]
-# ## Step 4: a term removed
-#
-# A share shows how much a term contributes to the scores. Does the model need the term? `change=` replaces values in a
-# run: it takes a name of the trace, and a function that gets these values and returns new ones. Here the function
-# subtracts one term from the scores of all heads of block 0. Two numbers measure the effect: how much of a query's
-# attention weight moves to other keys (0 to 1), and the cosine of the sentence vector (the mean of the last rows) to
-# the unchanged one.
-#
-# Without position with position, head 2 puts all its weight on `[CLS]` instead of the token before (1.00, now 0.10).
-# Yet the sentence vectors hardly move: their cosine is at least 0.978. So a large share does not prove a need. Without
-# the two mixed terms, which TUPE leaves out, the cosine is at least 0.998, though head 9 moves 0.31 of its weight.
-# (TUPE's models learn without these terms; this model has learned with them.)
-#
-# But without rest with word the cosine falls to between 0.00 and 0.19. Head 9 causes the fall: without the term in this
-# head alone the cosine is 0.00 to 0.21, and the head's weight on the last two tokens, a punctuation mark and `[SEP]`,
-# rises from 0.09 to 0.65. With the head knocked out (all its weights 0) the cosine is at least 0.998. So nothing that
-# head 9 gathers is needed here: the term is needed to keep the head from looking at these two tokens.
-
-
-# %%
-def without(
-    batch: dict[str, np.ndarray], *pairs: tuple[int, int], head: int | slice = slice(None)
-) -> dict[str, np.ndarray]:
-    """Compute the trace of a text without some terms, in all heads or in one."""
-    found = terms_of(encoder, batch)
-    left_out = np.zeros(found.shape[2:], np.float32)
-    for pair in pairs:
-        left_out[head] += found[pair][head]
-    return encoder.trace(**batch, change={f"{part}.scores": lambda scores: scores - left_out})
-
-
-def cosine(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
-    first, second = (each[f"hidden_states.{len(encoder.stack.blocks)}"][0].mean(axis=0) for each in (one, other))
-    return float(first @ second / np.linalg.norm(first) / np.linalg.norm(second))
-
-
-batches = [encoder.tokenize(sentence) for sentence in texts.SENTENCES]
-usual = [encoder.trace(**each) for each in batches]
-cosines, moved = {}, {}
-CASES = {name: [pair] for name, pair in NAMED.items()} | {"both of word and position": [(0, 1), (1, 0)]}
-for name, pairs in CASES.items():
-    changed = [without(each, *pairs) for each in batches]
-    cosines[name] = np.array([cosine(*both) for both in zip(changed, usual, strict=True)])
-    apart = [np.abs(one["attentions.0"] - two["attentions.0"])[0] for one, two in zip(changed, usual, strict=True)]
-    moved[name] = np.array([each.sum(axis=-1).mean(axis=-1) / 2 for each in apart])  # (texts, heads)
-    most = int(moved[name].mean(axis=0).argmax())
-    print(f"without {name}: head {most} moves {moved[name][:, most].mean():.2f} of its weight; ", end="")
-    print(f"cosine {texts.spread(cosines[name], 3)}")
-gone = [without(each, (POSITION, POSITION)) for each in batches]
-on_before = [np.mean([np.diagonal(each["attentions.0"][0, 2], -1).mean() for each in some]) for some in (usual, gone)]
-on_first = np.mean([each["attentions.0"][0, 2, :, 0].mean() for each in gone])
-print(f"head 2 on the token before: {on_before[0]:.2f}, without position with position {on_before[1]:.2f}; ", end="")
-print(f"then on the first token {on_first:.2f}")
-alone = [without(each, (REST, WORD), head=9) for each in batches]
-out = [encoder.trace(**each, change=minibert.knock_out(encoder, heads=[(0, 9)])) for each in batches]
-of_head = [[cosine(*both) for both in zip(some, usual, strict=True)] for some in (alone, out)]
-on_last = [[each["attentions.0"][0, 9, :, -2:].sum(axis=-1).mean() for each in some] for some in (usual, alone)]
-last_two = np.mean(on_last, axis=1)
-print(f"head 9 alone without rest with word: cosine {texts.spread(of_head[0])}, ", end="")
-print(f"on the last two tokens {last_two[1]:.2f}, usually {last_two[0]:.2f}; head 9 out: {texts.spread(of_head[1], 3)}")
-if model.is_minilm:
-    assert [f"{found:.2f}" for found in (*on_before, on_first)] == ["1.00", "0.10", "1.00"]
-    attended = [each["attentions.0"][0, 9, :, 0].mean() for each in usual]  # head 9 on [CLS]
-    assert (f"{min(attended):.2f}", f"{max(attended):.2f}") == ("0.26", "0.41")
-    least = [f"{cosines[name].min():.3f}" for name in ("position with position", "both of word and position")]
-    assert least == ["0.978", "0.998"] and f"{moved['both of word and position'][:, 9].mean():.2f}" == "0.31"
-    found = [(f"{min(each):.2f}", f"{max(each):.2f}") for each in (cosines["rest with word"], of_head[0])]
-    assert found == [("0.00", "0.19"), ("0.00", "0.21")]
-    assert [f"{each:.2f}" for each in last_two] == ["0.09", "0.65"] and f"{min(of_head[1]):.3f}" == "0.998"
-assert np.abs(without(batch)[f"{part}.scores"] - trace[f"{part}.scores"]).max() == 0, "no term, no change"
-axes = plt.subplots(1, 2, figsize=(11, 5), layout="constrained")[1]
-for ax, found, title in zip(axes, (usual[0], gone[0]), ("head 2", "without position with position"), strict=True):
-    plot.attention_grid(found["attentions.0"][0, 2], tokens, ax=ax).set_title(title, loc="left")
-study.show(
-    list(axes), "without", of=model.name,
-    alt="two grids: the attention weights of head 2 of block 0, a line below the diagonal; without a term, columns",
-)  # fmt: skip
-
-# %% [markdown]
-# ## Step 5: before and after training
-#
-# Does a model begin like this, or does it learn this? Two small models of letters show it: `bert-words`, which finds
-# hidden letters, and `gpt2-words`, which predicts the next letter. They read ten words that neither was trained on.
-#
-# Before training the four terms of word and position have about the same share: 15 to 19 % in `bert-words`, 21 to 29 %
-# in `gpt2-words`. Their scores hardly differ (standard deviation 0.28 and 0.02). After training they differ (2.4 and
-# 2.0): position with position has 78 % and 44 %, and the two mixed terms together have 19 % and 26 %, down from 36 %
-# and 55 %. Both models have learned to separate the tables.
-
-# %%
-long_words = [word for word in training.parted(training.words())[1] if len(word) > 7]
-unseen = long_words[:: len(long_words) // 10][:10]
-folder = study.temporary()
-small = {
-    "bert-words before": masked.save(masked.random_weights(), folder / "bert"), "bert-words after": masked.SHIPPED,
-    "gpt2-words before": training.save(training.model_of(training.random_weights()), folder / "gpt2"),
-    "gpt2-words after": study.GPT2,
-}  # fmt: skip
-means, spread = {}, {}
-for name, source in small.items():
-    letters = minibert.load_encoder(source)
-    parted = [terms_of(letters, letters.tokenize(each)) for each in unseen]
-    means[name] = 100 * np.mean([shares_of(letters, each) for each in parted], axis=(0, -1))  # over all words and heads
-    spread[name] = float(np.mean([each.sum(axis=(0, 1)).std() for each in parted]))
-    told = ", ".join(f"{what} {means[name][pair]:.0f} %" for what, pair in NAMED.items())
-    print(f"{name}: deviation {spread[name]:.2f}; {told}")
-
-across = {name: round(found[0, 1] + found[1, 0]) for name, found in means.items()}
-both = [np.round(means[f"{name} before"][:2, :2]) for name in ("bert-words", "gpt2-words")]
-assert [(found.min(), found.max()) for found in both] == [(15, 19), (21, 29)]
-assert [round(found[1, 1]) for found in means.values()][1::2] == [78, 44] and [*across.values()] == [36, 19, 55, 26]
-assert [f"{found:.2f}" for found in spread.values()] == ["0.28", "2.38", "0.02", "2.02"]
 
 # %% [markdown]
 # ## Exercises

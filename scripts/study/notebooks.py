@@ -116,7 +116,9 @@ def index() -> str:
     from nbformat.v4 import new_markdown_cell, new_notebook
 
     rows = "\n".join(line for line in README.splitlines() if re.match(PLACE, line))
-    text = f"# {ORDER}\n\n| | page | what it looks at |\n|---|---|---|\n" + re.sub(r"\((\w+)\.py\)", r"(\1.html)", rows)
+    text = f"# {ORDER}\n\n| week | page | what it looks at |\n|---|---|---|\n" + re.sub(
+        r"\((\w+)\.py\)", r"(\1.html)", rows
+    )
     return page(new_notebook(cells=[new_markdown_cell(text)]), ORDER)
 
 
@@ -127,19 +129,26 @@ def page(notebook: Any, title: str) -> str:
     # these three would be loaded from the network; no study file needs them
     exporter = HTMLExporter(mathjax_url="", require_js_url="", mermaid_js_url="", embed_images=True)
     shown = deepcopy(notebook)
-    shown.cells = [folded(cell) if "folded" in cell.metadata.get("tags", ()) else cell for cell in shown.cells]
+    shown.cells = [
+        part for cell in shown.cells for part in (folded(cell) if "folded" in cell.metadata.get("tags", ()) else [cell])
+    ]
     html, _ = exporter.from_notebook_node(shown, {"metadata": {"name": title}})
     plain = re.sub(r"<script\b.*?</script>", "", str(html), flags=re.DOTALL)
     return described(notebook, plain.replace("</head>", f"{DARK}</head>", 1))
 
 
-def folded(cell: Any) -> Any:
-    """Fold a cell's code on the page too, behind a line that opens it; JupyterLab folds it by its metadata."""
+def folded(cell: Any) -> list[Any]:
+    """Fold a cell's code on the page too, behind a line that opens it, above the cell without its code.
+
+    JupyterLab folds it by its metadata.
+    """
     from nbformat.v4 import new_markdown_cell
 
     lines = [line for line in cell.source.splitlines() if line]  # an empty line would end a block of HTML in Markdown
     code = f"<pre>{escape(chr(10).join(lines))}</pre>"
-    return new_markdown_cell(f"<details><summary>{len(lines)} lines of code</summary>{code}</details>", id=cell.id)
+    summary = new_markdown_cell(f"<details><summary>{len(lines)} lines of code</summary>{code}</details>")
+    cell["transient"] = {"remove_source": True}  # read by the exporter's template
+    return [summary, cell] if cell.outputs else [summary]
 
 
 def described(notebook: Any, html: str) -> str:

@@ -91,11 +91,11 @@ else:
 # (All heads and feed-forwards add to the last hidden state. So the logit itself can be split into their shares: *direct
 # logit attribution*. The page of `minibert explain --html` shows it.)
 #
-# The small GPT-2 of `007_training.py` knows words, letter by letter. After "wonderfu" it predicts "l". Before block 0
-# the lens predicts "u", the letter itself, because the same table stands at the input. Block 0 finds the "l" (0.62),
-# the other two blocks make it surer (0.81). In all of ten words the lens before block 0 predicts the letter itself; in
-# nine the lens after block 0 already agrees with the model. But the lens grows surer with each block in only two: in
-# the other eight a later block takes some of the probability back.
+# `gpt2-words`, a small GPT-2, has learned to write words letter by letter. After "wonderfu" it predicts "l". Before
+# block 0 the lens predicts "u", the letter itself, because the same table stands at the input. Block 0 finds the "l"
+# (0.62), the other two blocks make it surer (0.81). In all of ten words the lens before block 0 predicts the letter
+# itself; in nine the lens after block 0 already agrees with the model. But the lens grows surer with each block in only
+# two: in the other eight a later block takes some of the probability back.
 
 
 # %%

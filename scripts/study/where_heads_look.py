@@ -23,8 +23,8 @@ CLOSE = 2e-5
 # ## Step 1: why the scores are divided by sqrt(head_dim)
 #
 # A score is a sum of `head_dim` products. If the numbers of q and k are independent, of mean 0 and variance 1, the sum
-# has variance `head_dim`: its typical size is `sqrt(head_dim)`. The wider the head, the larger the scores, and the
-# nearer is the largest weight to 1. Divided, the scores have size 1 for every width.
+# has variance `head_dim`: its standard deviation is `sqrt(head_dim)`. The wider the head, the larger the scores, and
+# the nearer is the largest weight to 1. Divided, the scores have standard deviation 1 for every width.
 #
 # Below, random queries meet 16 random keys. Without the division the largest weight grows with the width.
 
@@ -36,7 +36,7 @@ for width in (8, 32, 128):
     raw = (queries @ keys.swapaxes(1, 2))[:, 0]
     divided.append(softmax(raw / np.sqrt(width)).max(axis=-1).mean())
     undivided.append(softmax(raw.copy()).max(axis=-1).mean())
-    print(f"width {width:3}: scores of size {raw.std():5.2f}; largest of 16 weights {undivided[-1]:.2f}, ", end="")
+    print(f"width {width:3}: scores deviate by {raw.std():5.2f}; largest of 16 weights {undivided[-1]:.2f}, ", end="")
     print(f"with the division {divided[-1]:.2f}")
     assert abs(raw.std() / np.sqrt(width) - 1) < 0.02
 assert undivided[0] < undivided[1] < undivided[2] and undivided[2] > 0.85

@@ -22,6 +22,7 @@ from minibert import cli
 from minibert.cli import main
 from minibert.commands import explain
 from minibert.errors import Option, error_of
+from minibert.show.live import LiveServer
 from minibert.threads.kernels import kernel
 
 WAYS_OUT = ("--model or MINIBERT_MODEL", "./", "HF_HUB_OFFLINE=1", "`minibert extract`", "HF_ENDPOINT")  # without a Hub
@@ -360,6 +361,15 @@ def test_it_says_where_the_page_is_and_ctrl_c_ends_it() -> None:
         finally:
             process.kill()
     assert (out, err) == ("", "") and process.returncode in (0, 130)
+
+
+def test_a_model_without_a_head_is_named_beside_one_with_a_head(
+    minilm: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LiveServer, "serve_forever", lambda self: None)
+    for folder, told in ((minilm, True), (SMALL_GPT2, False)):
+        assert main(["explain", "--live", "--no-browser", "-m", str(folder)]) == 0
+        assert ("no head, so the page has no prediction; -m names another" in capsys.readouterr().err) == told
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_twelve_blocks_and_twelve_tokens_take_fifteen_calls(tmp_path: Path, monk
         ("bert-words", "quest[MASK][MASK]n", "quast[MASK][MASK]n", None, r"\[MASK\].*\[6, 7\]"),
         ("bert-words", "questi[MASK]n", "quest[MASK]on", None, r"'\[MASK\]' .*'o' .*7"),
         ("bert-words", "questi[MASK]n", "questa[MASK]n", 10, r"10.*0\.\.9"),
-        ("gpt2-words", "wonderfu", "wonderou", 3, r"3 .*0\.\d{4}"),
+        ("gpt2-words", "wonderfu", "wonderou", 3, r"3 .*0\.\d+ and 0\.\d+"),
         ("gpt2-words", "wonderfu", "wonderou", -1, "-1"),
         ("gpt2-words", "", "w", None, "as many tokens"),
     ],

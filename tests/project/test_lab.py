@@ -19,6 +19,7 @@ from command_line import Printed
 
 from minibert import knock_out
 from minibert.equations import activations, blocks, input_layer, similarity, static
+from minibert.families.parts.modules import LayerNorm
 
 STUDY = Path(__file__).resolve().parents[2] / "scripts" / "study"
 
@@ -70,7 +71,7 @@ def test_every_exercise_is_tried(lab: ModuleType) -> None:
         re.findall(r"^def (\w+)\(", cell, re.MULTILINE)[0]
         for name in NOTEBOOKS for cell in code_cells(source_of(name))[1:]
     ]  # fmt: skip
-    assert sorted(asked) == sorted(lab.TRIALS) and len(asked) == 30
+    assert sorted(asked) == sorted(lab.TRIALS) and len(asked) == 34
 
 
 def said(lab: ModuleType, name: str, answer: Answer, printed: Printed) -> str:
@@ -225,6 +226,11 @@ WRONG: tuple[tuple[str, Answer, str], ...] = (
     ("gpt2_block", lambda x, block, heads, eps: gpt2_block(x, block, heads, eps, mask=False), "causal mask forgotten"),
     ("gpt2_block", lambda x, b, heads, eps: gpt2_block(x, b, heads, eps, first=False), "norm not applied, at h.*.ln_1"),
     ("static_rows", lambda x, count, a: (x - x.mean(0))[:, :count], "no components"),
+    ("nine_terms", lambda parts, q, k: parts[:, None] @ q.weight.T @ (parts[None] @ k.weight.T).swapaxes(-1, -2)
+                                       / len(q.bias) ** 0.5, "biases left out"),
+    ("carried", lambda model, ids, other, word: np.zeros((3, len(ids))), "1 row too few"),
+    ("adam_step", lambda weight, grad, mean, square, step, rate: weight - rate * grad, "plain gradient descent"),
+    ("training_step", lambda h, table, targets, rate: table - rate * softmax(h @ table.T).T @ h / len(h), "1 not sub"),
 )  # fmt: skip
 
 
@@ -236,6 +242,7 @@ def test_a_wrong_answer_gets_the_name_of_its_mistake(lab: ModuleType, capsys: Pr
 def cell(source: str) -> Answer:
     """The function that a notebook's cell ends with, beside the notebook's numbers."""
     space: dict[str, Any] = {"np": np, "head_dim": 32, "bias": np.ones(5), "river": {"input_ids": np.array([[1996]])}}
+    space["norm"] = LayerNorm(np.ones(5), np.zeros(5), 1e-12)
     exec(source, space)
     answer: Answer = [*space.values()][-1]
     return answer
@@ -246,6 +253,7 @@ CELLS: tuple[tuple[str, str], ...] = (
     ("root = lambda: head_dim**0.5\ndef scores(q, k): return q @ k.T / root()", "scores reads `head_dim` (32) from"),
     ("def parted(q, heads): return q.reshape(heads, -1, head_dim)", "parted reads `head_dim` (32) from outside"),
     ("def without(model, text, block, head): return model(**river)", "without reads `river` from outside"),
+    ("def even(x, eps): return norm(x)", "even reads `norm` from outside"),
     ("def total(words, positions, types): return words + river", "total reads `river` from outside"),
     ("def output(x, weight, bias): return x * weight", "output: bias missing"),
     ("def added(x, context, output): return context @ output.weight.T + output.bias", "added: residual missing"),
@@ -258,6 +266,15 @@ def test_a_name_from_outside_the_function_is_the_mistake_that_is_named(lab: Modu
     """Not an attribute, an argument or a local of the same name, nor if the answer is right."""
     for source, words in CELLS:
         assert checked(lab, cell(source), capsys).startswith(words), source
+
+
+def test_an_answer_that_is_right_only_for_this_model_is_named(lab: ModuleType, capsys: Printed) -> None:
+    q = np.random.default_rng(0).standard_normal((7, 32))
+    for divisor in (32**0.5, 5.0):
+        scores = cell(f"def scores(q, k): return q @ k.T / {divisor}")
+        lab.check(scores, (q, q), q @ q.T / 32**0.5)
+        right = "scores is right for this notebook's inputs and wrong in general: the random" in capsys.readouterr().out
+        assert right == (divisor != 5)
 
 
 def recursive(*arguments: Any) -> Any:

@@ -164,6 +164,7 @@ def test_plot_attention_writes_a_picture(folder: Path, tmp_path: Path, capsys: p
     path = tmp_path / "attention.svg"
     command = ["plot", "attention", "--model", str(folder), "--text", BYTES, "-o", str(path)]
     assert main(command) == 0
+    assert "--block N --head N draws one head with" in capsys.readouterr().err
     whole = path.read_bytes()
     assert main([*command, "--block", "1", "--head", "2"]) == 0
     assert b"<svg" in whole and path.read_bytes() != whole
@@ -180,7 +181,9 @@ def test_plot_patching_draws_the_map(tmp_path: Path, capsys: pytest.CaptureFixtu
         encoder = minibert.load_encoder(study / name)
         found, figure = patching_map(encoder, *texts), picture("patching", encoder, texts[0], other=texts[1])
         ax = figure.axes[0]
-        assert np.array_equal(drawn(ax), found.shares) and ax.images[0].get_clim()[1] >= 1
+        assert np.array_equal(drawn(ax), found.shares) and ax.images[0].get_clim() == (-1, 1)
+        written = [float(text.get_text()) for text in ax.texts]
+        assert written == found.shares.round(2).ravel().tolist()
         names = [encoder.tokens(ids) for ids in found.ids]
         labels = [label.get_text() for label in ax.get_xticklabels()]
         assert labels == [one if one == two else f"{one} | {two}" for one, two in zip(*names, strict=True)]

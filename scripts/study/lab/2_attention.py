@@ -12,8 +12,10 @@ from lab import check, study
 
 import minibert
 from minibert.equations.activations import gelu
-from minibert.equations.blocks import softmax
+from minibert.equations.blocks import Linear, softmax
 from minibert.equations.input_layer import layer_norm
+from minibert.equations.nine_terms import normed_parts
+from minibert.show.attention import terms_of
 
 model = study.load("bert")
 encoder = minibert.load_encoder(model.source)
@@ -172,3 +174,29 @@ def whole_model(x: np.ndarray, blocks: list, heads: int, eps: float) -> np.ndarr
 
 
 check(whole_model, (x, blocks, heads, eps), encoder(**batch)[0])
+
+# %% [markdown]
+# ## Exercise 9 (grade 3): nine terms
+#
+# `parts` has three parts of each token's row after LayerNorm, (3, seq, dim): word, position, and the rest. Their sum
+# enters block 0. `query` and `key` are one head's maps, each with `weight` (head_dim, dim) and `bias`; the biases
+# belong to the rest. Return the nine terms of each score, (3, 3, seq, seq): the query's part first, then the key's.
+# Each is divided by `sqrt(head_dim)`. (`011_nine_terms.py` uses this.)
+
+# %%
+
+
+def nine_terms(parts: np.ndarray, query: object, key: object) -> np.ndarray:
+    # blank: map the parts, add the biases to part 2; then q[:, None] and k[None] pair each part with each
+    q, k = (parts @ each.weight.T for each in (query, key))
+    q[2] += query.bias
+    k[2] += key.bias
+    return q[:, None] @ k[None].swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    # end
+
+
+rows = [trace[f"embeddings.{name}_embeddings"][0] for name in ("word", "position", "token_type")]
+norm = encoder["embeddings.LayerNorm"]
+parts = normed_parts(np.stack(np.broadcast_arrays(*rows)), norm.weight, norm.bias, norm.eps)
+maps = [Linear(each.weight[own], each.bias[own]) for each in (block.query, block.key)]
+check(nine_terms, (parts, *maps), terms_of(encoder, batch)[:, :, 0])

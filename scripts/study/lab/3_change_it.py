@@ -176,3 +176,40 @@ def falls(gpt2: minibert.Encoder, ids: list, block: int) -> np.ndarray:
 
 
 check(falls, then=lambda: print(f"heads of block {depth - 1}, falls:", np.round(falls(gpt2, ids, depth - 1), 3)))
+
+# %% [markdown]
+# ## Exercise 9 (grade 3): the patching map
+#
+# `ids` and `other` are two texts of as many tokens. For each state `i`, from 0 to the number of blocks, and each token:
+# run `other`, but with `hidden_states.i` of `ids` at this token. How much of the prediction of `word` after the last
+# token does this restore?
+#
+#     share = (patched - corrupted) / (clean - corrupted)
+#
+# Each is the log of the probability of `word`: `clean` in a run of `ids`, `corrupted` in a run of `other`, `patched` in
+# the changed run. Return the shares, (blocks + 1, seq). You may call `softmax`.
+
+# %%
+
+
+def carried(gpt2: minibert.Encoder, ids: list, other: list, word: int) -> np.ndarray:
+    # blank: a function for the log probability, as in exercise 8; then a loop over states and tokens, as in exercise 7
+    def log_probability(ids: list, change: dict | None = None) -> float:
+        return np.log(softmax(gpt2.logits([ids], head="next_word", change=change)[0, -1].astype(np.float64)))[word]
+
+    source, shares = gpt2.trace([ids]), np.empty((len(gpt2.stack.blocks) + 1, len(ids)))
+    clean, corrupted = log_probability(ids), log_probability(other)
+    for i, place in np.ndindex(*shares.shape):
+
+        def put(values: np.ndarray, i: int = i, place: int = place) -> np.ndarray:
+            values[0, place] = source[f"hidden_states.{i}"][0, place]
+            return values
+
+        shares[i, place] = (log_probability(other, {f"hidden_states.{i}": put}) - corrupted) / (clean - corrupted)
+    return shares
+    # end
+
+
+two = [ids, [*ids[:-2], ids[-2] + 1, ids[-1]]]
+word = int(next_logits[-1].argmax())
+check(carried, then=lambda: print(carried(gpt2, *two, word).round(2)))

@@ -162,3 +162,56 @@ def static_rows(x: np.ndarray, count: int, a: float) -> np.ndarray:
 
 
 check(static_rows)
+
+# %% [markdown]
+# ## Exercise 7 (grade 2): a step of Adam
+#
+#     mean = 0.9 mean + 0.1 grad        square = 0.999 square + 0.001 grad^2
+#     weight = weight - rate * (mean / (1 - 0.9^step)) / (sqrt(square / (1 - 0.999^step)) + 1e-8)
+#
+# Return the weights after the step.
+
+# %%
+
+
+def adam_step(
+    weight: np.ndarray, grad: np.ndarray, mean: np.ndarray, square: np.ndarray, step: int, rate: float
+) -> np.ndarray:
+    # blank: both averages first, in new arrays; then the formula
+    mean = 0.9 * mean + 0.1 * grad
+    square = 0.999 * square + 0.001 * grad**2
+    return weight - rate * mean / (1 - 0.9**step) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
+    # end
+
+
+check(adam_step)
+
+# %% [markdown]
+# ## Exercise 8 (grade 3): a training step
+#
+# A model's last rows `h`, (tokens, dim), are compared with every row of `table`, (vocab, dim): the logits. The loss is
+# the mean over the tokens of `-log(softmax(logits)[target])`, with one target for each token in `targets`. Compute the
+# gradient of `table`, and return the table after one step of plain gradient descent with this `rate`. Exercise 1 has
+# the gradient of the logits. You may call `softmax`.
+
+# %%
+
+
+def training_step(h: np.ndarray, table: np.ndarray, targets: np.ndarray, rate: float) -> np.ndarray:
+    # blank: p of all tokens, minus 1 at the targets; the chain rule: each row of table meets each row of h
+    g = softmax(h @ table.T)
+    g[np.arange(len(h)), targets] -= 1
+    return table - rate * g.T @ h / len(h)
+    # end
+
+
+def loss(table: np.ndarray) -> float:
+    p = softmax(h @ table.T)
+    return float(-np.log(p[np.arange(len(h)), targets]).mean())
+
+
+h, table, targets = found[f"hidden_states.{len(gpt2.stack.blocks)}"][0, :-1], gpt2.embeddings.wte.weight, ids[1:]
+check(
+    training_step,
+    then=lambda: print(f"{loss(table):.3f}, after a step {loss(training_step(h, table, targets, 0.1)):.3f}"),
+)

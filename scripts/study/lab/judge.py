@@ -19,6 +19,10 @@ class WrongNumbersError(NotRightError):
     """An answer has wrong numbers, a wrong shape, or raises an error: a name from outside may be the reason."""
 
 
+class NamedMistakeError(WrongNumbersError):
+    """An answer makes a known mistake."""
+
+
 class Trial(NamedTuple):
     """One input of an exercise, its right value, and the values of known mistakes.
 
@@ -54,7 +58,7 @@ def judge(name: str, found: Any, trial: Trial) -> None:
     with np.errstate(all="ignore"):
         for mistake, why, value in trial.wrong():
             if not _same(value, wanted, trial) and _same(numbers, value, trial):
-                raise WrongNumbersError(f"{name}: {mistake}. {why}")
+                raise NamedMistakeError(f"{name}: {mistake}. {why}")
     if numbers.shape != wanted.shape:
         raise WrongNumbersError(f"{name}: {_of_shape(numbers, wanted)}")
     if wanted.dtype.kind != "U":

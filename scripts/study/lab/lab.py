@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a notebook has a
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import study as study  # the lab's notebooks import it from here
-from judge import NotRightError, WrongNumbersError, judge
+from judge import NamedMistakeError, NotRightError, WrongNumbersError, judge
 from stops import from_outside, line_of, why
 from switched_off import OFF, switched_off
 from trials import TRIALS, Trial
@@ -29,6 +29,10 @@ import minibert
 LINES, WIDTH = 3, 112  # the most lines and columns of a message
 SEEDS = (4, 23, 57)  # for the random inputs
 SECONDS = 5  # to compute on the small random inputs; ten times as many on a model's own
+ONLY_HERE = (
+    "is right for this notebook's inputs and wrong in general: the random inputs here have other sizes. Is a number in "
+    "it one of this model's sizes, such as 32 for head_dim? Read each size from the arguments, as in q.shape[-1]"
+)
 SHOWN = 1e-4  # tolerance for the model's own numbers, relative to max(1, the largest): six blocks of float32
 
 
@@ -47,21 +51,32 @@ def check(
                 f"found {name or type(answer).__name__}"
             )
         trials = [trial for seed in SEEDS for trial in TRIALS[name](seed)]
+        own = trials[0]._replace(arguments=arguments, wanted=wanted, wrong=lambda: iter(()), close=SHOWN)
         for trial in trials:
             try:
                 judge(name, run(answer, trial), trial)
-            except WrongNumbersError:
+            except WrongNumbersError as error:
                 if outside := from_outside(answer):
                     raise NotRightError(f"{name} {outside}") from None
+                if arguments and not isinstance(error, NamedMistakeError) and is_right(answer, own):
+                    raise NotRightError(f"{name} {ONLY_HERE}") from None
                 raise
         if arguments:
-            own = trials[0]._replace(arguments=arguments, wanted=wanted, wrong=lambda: iter(()), close=SHOWN)
             judge(name, run(answer, own, 10 * SECONDS), own)
     except NotRightError as error:
         print("\n".join(textwrap.wrap(str(error), WIDTH, max_lines=LINES, placeholder=" ...")))
         return
     print(f"{name}: right")
     then()
+
+
+def is_right(answer: FunctionType, own: Trial) -> bool:
+    """Check whether an answer is right for the notebook's own inputs."""
+    try:
+        judge(answer.__name__, run(answer, own, 10 * SECONDS), own)
+    except NotRightError:
+        return False
+    return True
 
 
 class EndlessError(BaseException):

@@ -53,7 +53,10 @@ def line_of(answer: FunctionType, error: BaseException) -> str:
 
 
 def from_outside(answer: FunctionType) -> str:
-    """Name the data that an answer, or a function of its notebook that it calls, reads from outside; "" for none."""
+    """Name what an answer, or a function of its notebook that it calls, reads from outside, except functions.
+
+    "" if it reads nothing.
+    """
     found, todo = dict[str, Any](), [answer]
     for function in todo:
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
@@ -62,7 +65,7 @@ def from_outside(answer: FunctionType) -> str:
             value = known[name]
             if isinstance(value, FunctionType) and value.__globals__ is answer.__globals__ and value not in todo:
                 todo.append(value)
-            elif isinstance(value, MODELS) or not (callable(value) or isinstance(value, ModuleType)):
+            elif _is_module(value) or not (callable(value) or isinstance(value, ModuleType)):
                 found[name] = value
     if not found:
         return ""
@@ -71,6 +74,11 @@ def from_outside(answer: FunctionType) -> str:
         f"reads {' and '.join(names)} from outside the function. The random inputs here have other sizes: "
         "use only the arguments, and read a size from a shape, as in q.shape[-1]"
     )
+
+
+def _is_module(value: Any) -> bool:
+    """Check whether a value is a part of a model, which can be called as a function can."""
+    return type(value).__module__.partition(".")[0] == "minibert"
 
 
 def _globals(code: CodeType) -> Iterator[str]:

@@ -11,7 +11,7 @@ from judge import Trial
 from switched_off import ALL
 
 import minibert
-from minibert.equations.blocks import softmax
+from minibert.equations.blocks import Linear, softmax
 
 # -- rows and vectors --------------------------------------------------------------------------------------------
 
@@ -185,6 +185,67 @@ def falls(seed: int) -> list[Trial]:
     ]), may=ALL)]  # fmt: skip
 
 
+def carried(seed: int) -> list[Trial]:
+    way = drawn("gpt2", seed)
+    model, ids, depth = way.encoder, way.ids.tolist(), len(way.encoder.stack.blocks)
+    place = len(ids) - 2
+    other = [*ids[:place], (ids[place] + 3) % 19, *ids[place + 1 :]]
+    word = int(model.logits([ids], head="next_word")[0, -1].argmax())
+
+    def chance(given: list[int], change: Any = None, log: bool = True) -> float:
+        p = softmax(model.logits([given], head="next_word", change=change)[0, -1].astype(np.float64))[word]
+        return float(np.log(p) if log else p)
+
+    def of(text: Any = ids, into: Any = other, where: Any = None, log: bool = True, share: bool = True) -> np.ndarray:
+        trace, found = model.trace([text]), np.empty((depth + 1, len(ids)))
+        clean, corrupted = chance(text, log=log), chance(into, log=log)
+        for i, token in np.ndindex(*found.shape):
+            values = model.trace([into])[f"hidden_states.{i}"].copy()
+            which = token if where is None else where
+            values[0, which] = trace[f"hidden_states.{i}"][0, which]
+            found[i, token] = chance(into, {f"hidden_states.{i}": values}, log) - corrupted
+        return found / (clean - corrupted) if share else found
+
+    right = of()
+    return [Trial((model, ids, other, word), right, lambda: iter([
+        ("not divided", "A share is in lengths of the difference of both texts.", of(share=False)),
+        ("probabilities without the log", "Compare the logs of the probabilities.", of(log=False)),
+        ("the two texts exchanged", "`other` is run, with states of `ids`.", of(other, ids)),
+        ("all tokens patched", "Patch one token at a time.", of(where=slice(None))),
+        ("counted from the other end", "0 is the prediction of `other`, 1 of `ids`.", 1 - right),
+        ("the last state left out", "There are depth + 1 states: the last leaves the last block.", right[:-1]),
+    ]), may=ALL, close=1e-3)]  # fmt: skip
+
+
+# -- attention ---------------------------------------------------------------------------------------------------
+
+
+def nine_terms(seed: int) -> list[Trial]:
+    random = np.random.default_rng(seed)
+    seq, dim, head_dim = (int(random.integers(*ends)) for ends in ((4, 7), (8, 12), (3, 6)))
+    parts = random.standard_normal((3, seq, dim))
+    query, key = (Linear(random.standard_normal((head_dim, dim)), random.standard_normal(head_dim)) for _ in range(2))
+
+    def of(at: Any = 2, by: float = head_dim**0.5, bias: float = 1) -> np.ndarray:
+        q, k = (parts @ each.weight.T for each in (query, key))
+        q[at] += bias * query.bias
+        k[at] += bias * key.bias
+        return q[:, None] @ k[None].swapaxes(-1, -2) / by
+
+    right = of()
+    return [Trial((parts, query, key), right, lambda: iter([
+        ("biases left out", "They belong to the rest, the last part.", of(bias=0)),
+        ("the biases in every part", "Then they are in the sum three times: add them to the last part.",
+         of(slice(None))),
+        ("the biases in the word's part", "They belong to the rest, the last part.", of(0)),
+        ("no division by sqrt(head_dim)", "Each term is divided, as the score is.", of(by=1)),
+        ("division by head_dim", "Terms are divided by its root.", of(by=head_dim)),
+        ("query's and key's parts exchanged", "The query's part is the first axis.", right.swapaxes(0, 1)),
+        ("rows and columns exchanged", "Rows are queries, columns keys.", right.swapaxes(2, 3)),
+        ("the sum of the terms", "Return all nine.", right.sum(axis=(0, 1))),
+    ]))]  # fmt: skip
+
+
 # -- words -------------------------------------------------------------------------------------------------------
 
 
@@ -199,6 +260,48 @@ def logits_gradient(seed: int) -> list[Trial]:
         ("1 subtracted everywhere", "Subtract it only at the target.", p - 1),
         ("exp not divided by its sum", "Probabilities have the sum 1.", np.exp(logits) - one),
         ("the value of the loss", "Return how the loss changes with each logit.", -np.log(p)),
+    ]), may=(softmax,))]  # fmt: skip
+
+
+def adam_step(seed: int) -> list[Trial]:
+    random = np.random.default_rng(seed)
+    weight, grad, mean = random.standard_normal((3, 6))
+    square, step, rate = random.random(6) + 0.1, 3, 0.2
+
+    def of(grad: np.ndarray = grad, first: bool = True, second: bool = True, root: float = 0.5, sign: int = 1) -> Any:
+        m = (0.9 * mean + 0.1 * grad) / (1 - 0.9**step if first else 1)
+        s = (0.999 * square + 0.001 * grad**2) / (1 - 0.999**step if second else 1)
+        return weight - sign * rate * m / (s**root + 1e-8)
+
+    old = mean / (1 - 0.9**step) / np.sqrt(square / (1 - 0.999**step))
+    return [Trial((weight, grad, mean, square, step, rate), of(), lambda: iter([
+        ("no correction", "Both averages began at 0: divide them by 1 - beta**step.", of(first=False, second=False)),
+        ("only the square corrected", "Divide the mean by 1 - 0.9**step too.", of(first=False)),
+        ("only the mean corrected", "Divide the square by 1 - 0.999**step too.", of(second=False)),
+        ("root forgotten", "Divide by the root of the square.", of(root=1)),
+        ("a step uphill", "Subtract the step.", of(sign=-1)),
+        ("the old averages", "First update both with the gradient.", weight - rate * old),
+        ("plain gradient descent", "The step is the mean divided by the root of the square.", weight - rate * grad),
+    ]))]  # fmt: skip
+
+
+def training_step(seed: int) -> list[Trial]:
+    random = np.random.default_rng(seed)
+    h, table, rate = random.standard_normal((5, 4)), random.standard_normal((9, 4)), 0.7
+    targets = random.integers(0, 9, 5)
+    p, one = softmax(h @ table.T), np.eye(9)[targets]
+    step = (p - one).T @ h
+
+    return [Trial((h, table, targets, rate), table - rate * step / 5, lambda: iter([
+        ("the sum for the mean", "The loss is a mean over the tokens: divide by their number.", table - rate * step),
+        ("a step uphill", "Subtract the gradient.", table + rate * step / 5),
+        ("1 not subtracted", "The gradient of a token's logits is p, minus 1 at its target.",
+         table - rate * p.T @ h / 5),
+        ("only the targets' rows moved", "Softmax gives every row a gradient.",
+         table - rate * np.where(one.any(axis=0)[:, None], step, 0) / 5),
+        ("the gradient alone", "Return the table after the step.", step / 5),
+        ("the step without the table", "Subtract it from the table.", -rate * step / 5),
+        ("rate left out", "The gradient is multiplied by it.", table - step / 5),
     ]), may=(softmax,))]  # fmt: skip
 
 
@@ -282,6 +385,6 @@ def static_rows(seed: int) -> list[Trial]:
 
 
 BY_HAND = (
-    cosine, ids_of, share, likeliest, without, only_first, patched, falls, logits_gradient, sampled, wordpiece,
-    static_rows,
+    cosine, ids_of, share, likeliest, without, only_first, patched, falls, carried, nine_terms, logits_gradient,
+    adam_step, training_step, sampled, wordpiece, static_rows,
 )  # fmt: skip
