@@ -34,7 +34,7 @@ FAMILY_FILES = {  # file -> its model types
     "gpt2": ("gpt2", "openai-gpt", "gpt_neo"),
     "opt": ("opt",),
     "gpt_neox": ("gpt_neox",),
-    "llama": ("llama", "mistral", "qwen2", "qwen3", "mixtral", "olmo2", "phi3", "granite", "cohere2"),
+    "llama": ("llama", "mistral", "ministral3", "qwen2", "qwen3", "mixtral", "olmo2", "phi3", "granite", "cohere2"),
     "eurobert": ("eurobert",),
     "ultrabert": ("ultrabert",),
     "gemma": ("gemma", "gemma2", "gemma3_text"),
@@ -45,7 +45,10 @@ FAMILY_FILES = {  # file -> its model types
     "xlnet": ("xlnet",),
     "clip": ("clip_text_model", "clip"),
 }
-OLDER = {"new": "gte"}  # model_type in published files -> model_type of the reference
+OLDER = {
+    "new": "gte",
+    "xlm-roberta-flash": "xlm-roberta",
+}  # model_type in published files -> model_type of the reference
 UNCOMPUTED = {  # model types of widespread files that no row describes
     "jina_embeddings_v5": "a Qwen3 or EuroBERT with a LoRA adapter for each task",
     "lfm2": "a stack of short convolutions and attention (LiquidAI's LFM2)",

@@ -218,7 +218,7 @@ def like_llama(llama: Case) -> tuple[Case, ...]:
     multiplied: dict[str, Any] = {"kinds": (*llama.kinds, "inputs_embeds"), "hidden_size": UNEVEN, "head_dim": 8}
     gemma = {**multiplied, "pad": 0, "pad_token_id": 0}
     return (
-        of("qwen3", "Qwen3", "ForCausalLM", head_dim=16),
+        of("qwen3", "Qwen3", "ForCausalLM", head_dim=16), of("ministral3", "Ministral3", "ForCausalLM", head_dim=8),
         of("eurobert", "EuroBert", pad=3, pad_token_id=3),
         of("ultrabert", "Ultrabert", pad=3, pad_token_id=3, layer_types=["sliding_attention"]),
         of("mixtral", "Mixtral", num_local_experts=2, num_experts_per_tok=1),

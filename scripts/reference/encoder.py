@@ -51,6 +51,10 @@ DISTIL = {
     "max_position_embeddings": POSITIONS,
 }  # fmt: skip
 ROTARY = {**SIZES, "num_key_value_heads": 1, "head_dim": 8, "pad_token_id": 0}  # queries wider than the model
+GROWING = {  # queries from the fourth token on have another factor
+    "rope_parameters": {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                        "original_max_position_embeddings": 3, "llama_4_scaling_beta": 0.5},
+}  # fmt: skip
 GEMMA = {**ROTARY, "layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 5}
 T5 = {
     "vocab_size": VOCAB, "d_model": WIDTH, "d_kv": 8, "d_ff": INNER, "num_layers": BLOCKS, "num_heads": HEADS,
@@ -156,6 +160,9 @@ CASES = (
           "rope_parameters": {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0}}, ("left_pad",)),
     Case("mistral", "mistral", "MistralForCausalLM", "MistralModel", {**ROTARY, "sliding_window": 3}, ALL[1:]),
     Case("mistral-whole", "mistral", "MistralModel", "MistralModel", {**ROTARY, "sliding_window": None}, ("longest",)),
+    Case("ministral3", "ministral3", "Ministral3ForCausalLM", "Ministral3Model", {**ROTARY, **GROWING}, ALL[1:]),
+    Case("ministral3-both-ways", "ministral3", "Ministral3Model", "Ministral3Model",
+         {**ROTARY, **GROWING, "sliding_window": 3, "is_causal": False}, ("pads_inside", "longest")),
     Case("qwen2", "qwen2", "Qwen2ForCausalLM", "Qwen2Model",
          {**ROTARY, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}, ALL[1:]),
     Case("qwen2-whole", "qwen2", "Qwen2Model", "Qwen2Model", ROTARY, ("right_pad",)),

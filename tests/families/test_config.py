@@ -31,6 +31,7 @@ def test_a_default_is_that_of_the_reference_s_class(name: str) -> None:
     ("name", "config", "windows"),
     [
         ("mistral", {}, [4095] * 2),
+        ("ministral3", {}, [None] * 2),
         ("modernbert", {}, [None, 64, 64, None, 64]),
         ("gemma3_text", {}, [4095] * 5 + [None, 4095]),
         ("ultrabert", {}, [128, 128, None, 128]),

@@ -83,6 +83,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "clip_text_model": {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "eos_token_id": 2, "projection_dim": 12},
     "llama": TODAY,
     "mistral": {**TODAY, "sliding_window": 3},
+    "ministral3": {
+        **TODAY, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 3,
+            "llama_4_scaling_beta": 0.5,
+        },
+    },
     "qwen2": TODAY,
     "qwen3": TODAY,
     "eurobert": {**TODAY, "num_key_value_heads": None, "attention_bias": True, "mlp_bias": True},
@@ -94,7 +100,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "eurobert", "ultrabert", "gemma3_text")
+LLAMA_LIKE = ("llama", "mistral", "ministral3", "qwen2", "qwen3", "eurobert", "ultrabert", "gemma3_text")
 
 
 def config(name: str, **changes: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from minibert.equations.attention_positions import (
     relative_buckets,
 )
 from minibert.equations.input_layer import Array
-from minibert.equations.rotary import rotary_angles, rotary_frequencies
+from minibert.equations.rotary import query_factor, rotary_angles, rotary_frequencies
 from minibert.equations.rotary_scaling import (
     linear_frequencies,
     llama3_frequencies,
@@ -86,7 +86,8 @@ class Rotation(NamedTuple):
 class Rotary(AttentionPosition):
     """Rotary positions: `rotations` by layer type, key None if all layers share a rotation.
 
-    `pairing` is the third argument of `rotate`: "neighbours" in Cohere's models, else "halves".
+    `pairing` is the third argument of `rotate`: "neighbours" in Cohere's models, else "halves". `growth` are beta and
+    length of `query_factor` in Ministral 3.
 
     >>> from minibert.equations.rotary import rotary_frequencies
     >>> scheme = Rotary(rotations={None: Rotation(rotary_frequencies(4))})
@@ -96,6 +97,7 @@ class Rotary(AttentionPosition):
 
     rotations: Mapping[str | None, Rotation]
     pairing: str = "halves"
+    growth: tuple[float, int] | None = None
     offers: ClassVar[str] = "rotary positions"
     call: ClassVar[str] = "rotary(position_ids, layer_type=None)"
 
@@ -114,6 +116,10 @@ class Rotary(AttentionPosition):
             raise ValueError(f"layer_type must be one of {types} in this model, found {layer_type!r}")
         rotation = self.rotations[layer_type]
         return rotary_angles(position_ids, rotation.frequencies, rotation.attention_factor)
+
+    def query_factor(self, position_ids: ArrayLike) -> Array | None:
+        """Return the factor of each rotated query as `query_factor` does; None in a model without `growth`."""
+        return None if self.growth is None else query_factor(position_ids, *self.growth)
 
 
 class RelativeBias(AttentionPosition):
@@ -226,6 +232,24 @@ def rotary(
         given["original_max_position_embeddings"] = config["original_max_position_embeddings"]
     rotation = read_rotation(config, Config(given), share is not None)
     return Rotary(rotations={None: rotation}, pairing=pairing)
+
+
+MINISTRAL3_SCALING = {  # without parameters in config.json
+    "rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, "original_max_position_embeddings": 16384,
+    "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+}  # fmt: skip
+
+
+def ministral3_rotary(config: Config, binder: Binder | None = None, side: str = "") -> Rotary:
+    """Read Ministral 3's rotation, and the factor of its queries, from `rope_parameters`.
+
+    Raises CheckpointError as `rotary`, and for parameters without the two numbers of that factor.
+    """
+    given = config.part("rope_scaling") or config.part("rope_parameters") or Config(MINISTRAL3_SCALING)
+    growth = given.number("llama_4_scaling_beta"), whole(given, "original_max_position_embeddings")
+    theta = number(given, "rope_theta", default=number(config, "rope_theta", default=10000.0))
+    rotation = read_rotation(config, Config({**given, "rope_theta": theta}))
+    return Rotary(rotations={None: rotation}, growth=growth)
 
 
 def gte_rotary(config: Config, binder: Binder | None = None, side: str = "") -> Rotary:

@@ -129,7 +129,7 @@ class BoundAttention(NamedTuple):
     def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
         """Yield the steps of block i's attention: queries, keys and values, scores, probabilities, weighted sum."""
         from minibert.equations import gated_blocks
-        from minibert.equations.rotary import rotate
+        from minibert.equations.rotary import query_factor, rotate
 
         from .plan import REAL, Step, mapped, normed
 
@@ -156,6 +156,10 @@ class BoundAttention(NamedTuple):
                 turn = partial(rotated, stack.rotary, self.layer_type)
                 yield Step(f"{own} rotated", "rotation", turn, (last,), self, function=rotate)
                 last = f"{own} rotated"
+            if letter == "q" and self.rotated and stack.rotary.growth:
+                says = "{0} times 1 + beta ln(1 + floor(position / length))"
+                yield Step(f"{own} grown", "growth", partial(grown, stack.rotary), (last,), self, says, query_factor)
+                last = f"{own} grown"
             if heads < self.heads:
                 share = partial(gated_blocks.share_heads, heads=self.heads)
                 yield Step(f"{own} shared", "share", share, (last,), self, function=gated_blocks.share_heads)
@@ -210,6 +214,11 @@ def rotated(rotary: Any, layer_type: str | None, x: Array) -> Array:
 
     cos, sin = rotary.rotary(np.arange(x.shape[-2]), layer_type)
     return rotate(x, cos, sin, rotary.pairing)
+
+
+def grown(rotary: Any, x: Array) -> Array:
+    """Multiply rotated queries by the factor of their positions: (batch, heads, seq, head_dim)."""
+    return np.asarray(x * rotary.query_factor(np.arange(x.shape[-2]))[:, None].astype(x.dtype))
 
 
 def scored(scale: float, q: Array, k: Array, *terms: Array) -> Array:

@@ -38,7 +38,7 @@ class Step(NamedTuple):
 
     key, of   the name of its value in a trace, and the names of its inputs; a name that begins with "." is not traced
     kind      dense, norm, activation; of an input layer ids, positions, rows, embeds, add, scale, rows of padding, and
-              own, a user's; of attention cut, view, split, rotation, share, term, scores, keep, mask, masked,
+              own, a user's; of attention cut, view, split, rotation, growth, share, term, scores, keep, mask, masked,
               softmax, gather, join; product, sum, state; of a head take, logits
     part      the bound part that it belongs to: a module, an attention, a residual
     says      the formula in words; {0}, {1} are its inputs

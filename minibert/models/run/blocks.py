@@ -180,6 +180,7 @@ class _Run(NamedTuple):
     rows: Rows
     pieces: list[Piece]
     angles: Mapping[str | None, tuple[Array, Array, str]]  # layer type -> cos and sin of each token, the pairing
+    growth: Array | None  # the factor of each token's rotated query
     shared: Mapping[Any, Any]  # position scheme -> values for the terms of all blocks
     scratch: Scratch
     weights: ScratchBuffer  # for converting stored weights
@@ -268,12 +269,13 @@ def run_blocks(
         groups = [group for group in tile.groups(stack.by_distance, rows.text) if group.length or whole]
         groups = groups or [Group(0, tile.texts, 0, None, 0)] * whole  # a hook receives scores of no token too
         pieces = pieces_of(groups, stack.heads, stack.causal, stack.windows, dtype, past, whole)
-        angles = {}
+        angles, growth = {}, None
         if rotary := stack.rotary:
             positions = layout.filled(tile.where()[1])
             angles = {each: (*rotary.rotary(positions, each), rotary.pairing) for each in stack.rotations}
+            growth = rotary.query_factor(positions)
         shared = _shared_terms(stack.schemes, pieces) if stack.schemes else {}
-        run = _Run(rows, pieces, angles, shared, Scratch(layout.rows, dtype), ScratchBuffer(), cache, few)
+        run = _Run(rows, pieces, angles, growth, shared, Scratch(layout.rows, dtype), ScratchBuffer(), cache, few)
     for i, block in enumerate(blocks):
         if hook and i:
             hook.rows(f"hidden_states.{i}", x)
@@ -393,6 +395,8 @@ def attending(modules: Modules, attention: BoundAttention, hook: Hook | None = N
     maps = [hooked(hook, path, mapping(modules[path], f"projection {i}")) for i, path in enumerate(attention.maps)]
     output = hooked(hook, attention.output, mapping(modules[attention.output], "sum"))
     of_queries, of_keys = (_each_head(modules, attention, path, hook) for path in attention.norms)
+    if attention.rotated:
+        of_queries += (_grow,)
     score, weigh = (partial(each, attention) for each in (_scores, _weights))
     score, weigh = hooked(hook, attention.scores, score, True), hooked(hook, attention.probabilities, weigh, True)
     shared, head_dim = attention.key_heads != attention.heads, attention.head_dim
@@ -468,6 +472,11 @@ def _each_head(modules: Modules, attention: BoundAttention, path: str, hook: Hoo
         return y.reshape(x.shape)
 
     return (work,)
+
+
+def _grow(run: _Run, x: Array) -> Array:
+    """Multiply rotated queries by the factor of their positions, in place."""
+    return x if run.growth is None else np.multiply(x, run.growth[:, None], out=x)
 
 
 def feeding(modules: Modules, feed: BoundFeedForward, hook: Hook | None = None) -> tuple[Work, ...]:
