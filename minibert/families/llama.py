@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.config import FULL, SLIDING, Config, layer_type, replace, window
@@ -13,6 +13,10 @@ from minibert.families.parts.steps import Norm, Scale, Tokens
 from .family import Family, scheme
 from .gpt2 import GPT2_HEADS, LM_HEAD, SCORE
 from .rows import ModelType
+
+if TYPE_CHECKING:
+    from minibert.families.parts.attention_schemes import Rotary
+    from minibert.families.parts.steps import Binder
 
 
 def embedding_multiplier(config: Config) -> float:
@@ -52,10 +56,26 @@ def llama_like(
 
 
 MISTRAL = llama_like("mistral", 131072, defaults={**GATED_DEFAULTS, "num_key_value_heads": 8, "sliding_window": 4096})
+MINISTRAL3_SCALING = {  # without parameters in config.json
+    "rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, "original_max_position_embeddings": 16384,
+    "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+}  # fmt: skip
+
+
+def _ministral3_rotary(config: Config, binder: Binder, side: str) -> Rotary:
+    """Read the rotation, and the factor of rotated queries, both from `rope_parameters`."""
+    from minibert.families.parts.attention_schemes import Rotary, number, read_rotation
+
+    given = config.part("rope_scaling") or config.part("rope_parameters") or Config(MINISTRAL3_SCALING)
+    growth = given.number("llama_4_scaling_beta"), given.integer("original_max_position_embeddings", above=0)
+    theta = number(given, "rope_theta", default=number(config, "rope_theta", default=10000.0))
+    return Rotary(rotations={None: read_rotation(config, Config({**given, "rope_theta": theta}))}, growth=growth)
+
+
 MINISTRAL3 = llama_like(
     "ministral3",
     262144,
-    attention=scheme("ministral3_rotary"),
+    attention=_ministral3_rotary,
     defaults={
         **GATED_DEFAULTS, "rms_norm_eps": 1e-5, "pad_token_id": 11, "num_key_value_heads": 8, "head_dim": 128,
         "sliding_window": None,

@@ -38,6 +38,7 @@ FAMILY_FILES = {  # file -> its model types
     "eurobert": ("eurobert",),
     "ultrabert": ("ultrabert",),
     "gemma": ("gemma", "gemma2", "gemma3_text"),
+    "embedding_gemma2": ("embedding_gemma2", "embedding_gemma2_text"),
     "bloom": ("bloom",),
     "t5": ("t5", "mt5", "umt5"),
     "bart": ("bart", "mbart", "marian", "pegasus", "whisper"),

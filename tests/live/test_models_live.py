@@ -241,7 +241,8 @@ def test_gte_s_older_model_type(tmp_path: Path) -> None:
 
 OPEN, LISTED = {"is_causal": False}, {"layer_types": ["full_attention", "sliding_attention"]}
 SAID: list[tuple[str, dict[str, Any]]] = [
-    *((name, OPEN) for name in ("bert-causal", "gpt2", "llama", "mistral", "ministral3", "qwen2", "qwen3-window", "gemma3_text")),
+    *((name, OPEN) for name in ("bert-causal", "gpt2", "llama", "mistral", "qwen2", "qwen3-window", "gemma3_text")),
+    ("ministral3", OPEN),
     ("gemma3_text-both-ways", OPEN), ("mistral", LISTED), ("mistral", OPEN | LISTED),
     ("modernbert", {"sliding_window": 3}), ("modernbert", {"sliding_window": 1, "local_attention": 9}),
     ("ultrabert", {"layer_types": None, "attention_windows": [0, 1, 3]}),

@@ -108,7 +108,7 @@ def test_a_norm_s_eps_is_the_config_s(case: EncoderCase, tmp_path: Path) -> None
 EPS = {
     "gpt2": "layer_norm_epsilon", "modernbert": "norm_eps",
     **dict.fromkeys(("t5", "mt5", "umt5"), "layer_norm_epsilon"),
-    **dict.fromkeys(("llama", "mistral", "ministral3", "qwen2", "qwen3", "eurobert", "ultrabert", "gemma3_text"), "rms_norm_eps"),
+    **dict.fromkeys((*encoders.LLAMA_LIKE, "embedding_gemma2"), "rms_norm_eps"),
 }  # fmt: skip
 
 

@@ -234,24 +234,6 @@ def rotary(
     return Rotary(rotations={None: rotation}, pairing=pairing)
 
 
-MINISTRAL3_SCALING = {  # without parameters in config.json
-    "rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, "original_max_position_embeddings": 16384,
-    "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
-}  # fmt: skip
-
-
-def ministral3_rotary(config: Config, binder: Binder | None = None, side: str = "") -> Rotary:
-    """Read Ministral 3's rotation, and the factor of its queries, from `rope_parameters`.
-
-    Raises CheckpointError as `rotary`, and for parameters without the two numbers of that factor.
-    """
-    given = config.part("rope_scaling") or config.part("rope_parameters") or Config(MINISTRAL3_SCALING)
-    growth = given.number("llama_4_scaling_beta"), whole(given, "original_max_position_embeddings")
-    theta = number(given, "rope_theta", default=number(config, "rope_theta", default=10000.0))
-    rotation = read_rotation(config, Config({**given, "rope_theta": theta}))
-    return Rotary(rotations={None: rotation}, growth=growth)
-
-
 def gte_rotary(config: Config, binder: Binder | None = None, side: str = "") -> Rotary:
     """Read GTE's rotation: as `rotary`, and the "ntk" scaling of published files, unknown to the reference.
 
