@@ -1,5 +1,7 @@
 """The section families: whole models of some model types in MiniLM's size, beside transformers.
 
+EmbeddingGemma 2 has its own size.
+
 Nothing heavy is imported here (see children.process).
 """
 

@@ -38,6 +38,10 @@ DEBERTA_V3 = {
     "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 256, "share_att_key": True,
     "norm_rel_ebd": "layer_norm", "position_biased_input": False, "layer_norm_eps": 1e-7,
 }  # fmt: skip
+GEMMA2 = {  # EmbeddingGemma 2's own sizes
+    "vocab_size": 262_144, "hidden_size": 512, "num_hidden_layers": 24, "num_attention_heads": 4,
+    "intermediate_size": 2048,
+}  # fmt: skip
 # model type -> what its config says beside MiniLM's sizes; DeBERTa has no sdpa in transformers
 FAMILIES: dict[str, dict[str, object]] = {
     "t5": {"d_ff": 1536, "d_kv": 32},
@@ -47,6 +51,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "eurobert": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
     "ultrabert": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
     "clip_text_model": {"max_position_embeddings": 512},
+    "embedding_gemma2_text": GEMMA2,
 }
 PIECE = 1 << 22  # numbers made at a time
 

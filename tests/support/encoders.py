@@ -86,7 +86,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "ministral3": {
         **TODAY, "rope_parameters": {
             "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 3,
-            "llama_4_scaling_beta": 0.5,
+            "llama_4_scaling_beta": 0.1,
         },
     },
     "qwen2": TODAY,
