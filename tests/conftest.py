@@ -3,6 +3,7 @@
 The marks `reference`, `network`, `browser`, `ray`, `slow` and others (pyproject.toml) are left out of a plain `pytest`.
 Asked for with -m, a marked test says why it skips where its tool is missing. Where the variable CI is "true" nothing
 skips for a missing checkpoint or tool: it fails, since a check that quietly did not happen looks like one that passed.
+The folder of real values is no part of a clone: without MINIBERT_REFERENCE its tests skip, and .ci/run names them.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Every test in live/ has a mark (support/counts.py): a plain run need not import them."""
+    """Every test in live/ has a mark, as live/conftest.py asks: a plain run need not import them."""
     plain: str = config.getini("addopts")[1]
     return True if collection_path == LIVE and config.getoption("markexpr") == plain else None
 
@@ -99,7 +100,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if few is not None:
         left_out |= beyond(few, start, [item for item in items if not item.get_closest_marker("bits")])
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-    items[:] = [item for item in items if item not in left_out]
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    items[:] = core_first([item for item in items if item not in left_out], workers)
+
+
+CORE = ("tests/equations/", "tests/families/", "tests/models/")
+
+
+def core_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Begin with formulas, families and models, on each worker: `--dist worksteal` cuts the list into equal runs."""
+    core = [item for item in items if item.nodeid.startswith(CORE)]
+    rest = [item for item in items if not item.nodeid.startswith(CORE)]
+    ordered = list[pytest.Item]()
+    for left in range(workers, 0, -1):
+        of_core, of_all = len(core) // left, (len(core) + len(rest)) // left
+        ordered += core[:of_core] + rest[: of_all - of_core]
+        core, rest = core[of_core:], rest[of_all - of_core :]
+    return ordered
 
 
 def beyond(few: int, start: int, items: list[pytest.Item]) -> set[pytest.Item]:
@@ -146,9 +163,7 @@ def reference_folder() -> Path:
     """Folder of real values of real checkpoints, which is no part of this project."""
     named = os.environ.get("MINIBERT_REFERENCE")
     if not named:
-        if os.environ.get("CI_WITHOUT_REFERENCE") == "1":
-            pytest.skip("CI_WITHOUT_REFERENCE=1: nothing is compared with real values of real checkpoints")
-        missing("MINIBERT_REFERENCE is not set; it names a folder of real values of real checkpoints")
+        pytest.skip("MINIBERT_REFERENCE is not set; it names a folder of real values: scripts/reference/README.md")
     if not Path(named).is_dir():
         pytest.fail(f"MINIBERT_REFERENCE names {named}, which is no folder", pytrace=False)
     return Path(named)
@@ -174,10 +189,7 @@ def bert_positions(reference_folder: Path) -> Any:
     """The position table of bert-base-uncased, (512, 768)."""
     import numpy as np
 
-    path = reference_folder / "bert_base_uncased_position_embeddings.npy"
-    if not path.is_file():
-        missing(f"{reference_folder}, which MINIBERT_REFERENCE names, holds no {path.name}")
-    table = np.load(path)
+    table = np.load(reference_folder / "bert_base_uncased_position_embeddings.npy")
     assert table.shape == (512, 768)
     return table
 

@@ -10,18 +10,55 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 # bytes between the 10th and the 30th second; measured from the 20th to the 60th: 6 MiB, and 22 on a busy machine, where
 # they are few texts later. Forty kB kept of each text would be more
 GROWTH = 48 << 20
 CALLERS = 8
+SOAK = """
+import json, random, sys, threading, time
+from pathlib import Path
+import minibert
+
+folder, callers = sys.argv[1], int(sys.argv[2])
+encoder = minibert.load_encoder(folder)
+words = [word for word in Path(folder, "vocab.txt").read_text("utf-8").split() if word.isascii() and word.isalpha()]
+began, counts, errors = time.monotonic(), [0] * callers, []
+
+def caller(number):
+    chosen = random.Random(number)
+    while time.monotonic() < began + 30 and not errors:
+        length = chosen.choice((chosen.randrange(10), chosen.randrange(60), chosen.randrange(400)))
+        texts = [" ".join(chosen.choices(words, k=length)) for _ in range(chosen.choice((1, 1, 1, 8, 40)))]
+        try:
+            assert encoder.encode(texts).shape == (len(texts), encoder.get_embedding_dimension())
+        except BaseException as error:
+            errors.append(error)
+        counts[number] += len(texts)
+
+def held():
+    private = next(line for line in open("/proc/self/smaps_rollup") if line.startswith("Anonymous:"))
+    files, tasks = (len(list(Path("/proc/self", name).iterdir())) for name in ("fd", "task"))
+    return {"memory": int(private.split()[1]) * 1024, "files": files, "threads": tasks}
+
+threads = [threading.Thread(target=caller, args=(number,)) for number in range(callers)]
+for thread in threads:
+    thread.start()
+time.sleep(10)
+early = held()
+early["threads"] -= sum(thread.is_alive() for thread in threads)
+for thread in threads:
+    thread.join()
+if errors:
+    raise errors[0]
+print(json.dumps({"texts": sum(counts), "early": early, "late": held()}))
+"""
 
 
 @pytest.mark.release
 @pytest.mark.skipif(sys.platform != "linux", reason="memory, files and threads are read from /proc")
 def test_half_a_minute_of_eight_callers(minilm: Path) -> None:
-    command = [sys.executable, "-m", "bench.children", "memory.callers", str(minilm), "30", "10"]
-    environment = os.environ | {"PYTHONPATH": str(SCRIPTS)}
+    command = [sys.executable, "-c", SOAK, str(minilm), str(CALLERS)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     early, late = found["early"], found["late"]

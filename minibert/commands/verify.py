@@ -60,7 +60,7 @@ def declare(parser: Parser) -> None:
         "model_addition_debugger_context, and an ONNX model with its intermediates as outputs",
     )  # fmt: skip
     whole.add_argument(
-        "--format", choices=("float32", "float16", "bfloat16"),
+        "--format", choices=("float32", "float16", "bfloat16", "q8_0"),
         help="with --encoder --against: the number format of the port; if it is narrower than float32, each module is "
              "computed again, from the port's own input",
     )  # fmt: skip
@@ -140,7 +140,9 @@ def _object(**found: Any) -> str:
 
 
 def _tell(arguments: Any, report: Comparison, file: TextIO | None = None) -> int:
-    """Print a report, as lines or as one object."""
+    """Print a report, as lines or as one object, with the command's names of options."""
+    for name in INTERMEDIATES:
+        report.lines = [line.replace(f"`{name}=`", f"`--{name}`") for line in report.lines]
     print_lines([_object(**report.as_object())] if arguments.json else report.lines, file)
     return 0 if report.passed else 1
 

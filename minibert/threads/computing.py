@@ -112,7 +112,7 @@ class BlasPolicy:
     """Decides whether one small text may leave BLAS its threads: only while no other thread wants the cores.
 
     BLAS's threads make a short text faster on idle cores, but much slower beside busy processes (`python scripts/bench
-    bits`). So before each text we count the threads that want a core, and afterwards check whether this thread had its
+    cores`). So before each text we count the threads that want a core, and afterwards check whether this thread had its
     core all the time. If it had not, we use one thread for a while.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,8 +13,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.errors import nearest_name
 
-from .differences import OF_A_PORT, Shares, fits
-from .report import Comparison
+from .report import OF_A_PORT, SHOWN, Comparison, Shares, fits, listed
 from .subjects import Subject
 from .traces import Traces, keys_of
 
@@ -50,7 +50,8 @@ class Counterpart(ABC):
 
     def not_compared(self, here: Sequence[str], there: Sequence[str], noun: str) -> Iterator[str]:
         """Name the intermediates that only one program has."""
-        if unknown := [key for key in there if key not in here]:
+        # block 2 before block 10
+        if unknown := sorted({*there} - {*here}, key=lambda key: [f"{x:0>9}" for x in re.split(r"(\d+)", key)]):
             yield f"not compared, since this {noun} has no such intermediate: {', '.join(unknown)}"
 
     def close(self, report: Comparison, subject: Subject) -> None:  # noqa: B027  most add nothing
@@ -71,6 +72,8 @@ class Port(Counterpart):
     def __init__(self, name: str) -> None:
         self.name = name
         self._faults: list[str] = []  # reasons for a failure, repeated at the end
+        self._keys_left: list[str] = []  # intermediates that the caller left out
+        self._part = ""  # how much is there, if some intermediates are missing
 
     @abstractmethod
     def read(self, subject: Subject, batches: Traces) -> tuple[Traces, Traces]:
@@ -104,6 +107,7 @@ class Port(Counterpart):
             for key in (key for key in self.only if key not in only):
                 hint = f" (did you mean {near}?)" if (near := nearest_name(key, only)) else ""
                 raise ValueError(f"no intermediate is called {key!r}{hint}; there are {', '.join(only)}")
+            self._keys_left = [key for key in only if key not in self.only]
             only = [*self.only]
             theirs = {kind: {key: x for key, x in named.items() if key in only} for kind, named in theirs.items()}
             if not any(theirs.values()):
@@ -137,10 +141,14 @@ class Port(Counterpart):
                 f"{len(wrong)} of the inputs {are}; copy them from a file that `verify` saved, or give batches "
                 "of your own other names"
             )
+        elif self._part and report.passed:
+            report.headline(f"{self._part}; `only=` takes a part")
         if self._faults:
             report.fail(*(f"not passed: {fault}" for fault in self._faults))
-        elif report.passed and self._left:
-            shows = (f"{kind} ({ALONE_SHOWS[kind]})" if kind in ALONE_SHOWS else kind for kind in self._left)
+        elif report.passed and (self._left or self._keys_left):
+            shows = [f"{kind} ({ALONE_SHOWS[kind]})" if kind in ALONE_SHOWS else kind for kind in self._left]
+            if count := len(self._keys_left):
+                shows.append(f"{count} intermediate{'s' * (count > 1)}: {listed(self._keys_left)}")
             report.say(f"passed as far as it goes; not compared: {', '.join(shows)}")
 
     def _comparable(self, report: Comparison, kind: str, batches: Traces) -> bool:
@@ -172,7 +180,7 @@ class Port(Counterpart):
         if self.whole and absent and (count or absent[-1].startswith("text ")):
             have = " ".join(kind for kind in found if kind in batches)
             missing = f"{len(absent)} of our batches are not in the file: {', '.join(absent)}"
-            self._faults.append(f"{missing}; to compare a part, name it as `batches`: {have}")
+            self._faults.append(f"{missing}; to compare a part, name it by `batches=`: {have}")
         elif self.whole or count:
             self._left += absent
 
@@ -189,12 +197,14 @@ class Port(Counterpart):
             return
         report.missing += [f"{kind}|{key}" for key, kinds in missing.items() for kind in kinds]
         batches = Counter(key for _, key in wanted)
-        for key, kinds in missing.items():
-            every = len(kinds) == batches[key] > 1
-            report.say(f"missing: {key} in {f'all {len(kinds)} batches' if every else ', '.join(kinds)}")
         if count:
-            there = " ".join(key for key in batches if key not in missing) or "KEY..."
-            self._faults.append(f"{count} of {len(wanted)} are missing; to compare a part, name it as `only`: {there}")
+            (key, kinds), *others = missing.items()
+            where = f"all {len(kinds)} batches" if len(kinds) == batches[key] > 1 else ", ".join(kinds)
+            report.say(f"missing: {key} in {where}" + (f", and {len(others)} more intermediates" if others else ""))
+            there = [key for key in batches if key not in missing]
+            named = " ".join(there) if 0 < len(there) <= SHOWN else "KEY..."
+            self._part = f"{len(wanted) - count} of {len(wanted)} compared, all right; {count} missing"
+            self._faults.append(f"{count} of {len(wanted)} are missing; to compare a part, name it by `only=`: {named}")
 
 
 def _unlike(name: str, theirs: Array, ours: Array) -> str:

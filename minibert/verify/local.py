@@ -1,16 +1,16 @@
 """The search for the mistake, in a whole model and in each module. Imported only if something differs.
 
-Each module of a port is checked on the port's own input, so that a wrong module shows whatever came before it. Our
-module reads what theirs read. A remaining difference is that module's own mistake; differences inherited from earlier
-modules vanish. A mistake of the list is tried on the modules that it changes.
+Each module of a port is checked on the port's own input: our module reads what theirs read, so that a remaining
+difference is that module's own mistake. A mistake of the list is tried on the modules that it changes.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +19,11 @@ from minibert.equations.input_layer import Array
 from minibert.families.parts.block_names import module_path
 from minibert.families.parts.modules import Linear
 from minibert.verify.mistakes import MISTAKES
-from minibert.verify.mistakes.mistake import Mistake, all_places, reason, with_mistake
+from minibert.verify.mistakes.mistake import Mistake, all_places, plainest, reason, with_mistake
 from minibert.verify.mistakes.wrong_modules import ROUNDINGS, Formula
 
-from .differences import PORT_SHARE, Difference, over_kinds, rms
-from .places import IMPOSSIBLE, ROUNDS, Place, differing, places, weighed_up
-from .report import Comparison
+from .places import CAUSES, IMPOSSIBLE, ROUNDS, ZEROS, Place, differing, places, weighed_up
+from .report import OF_A_PORT, PORT_SHARE, Comparison, Difference, listed, over_kinds, rms
 from .subjects import Subject
 from .traces import INPUT_LAYER, Traces
 
@@ -35,7 +34,6 @@ OF_ONE = ("dense", "norm", "activation")  # kinds of steps that read one interme
 TINY = 1e-30
 OTHER = "Each module has its own numbers and input."
 FEW_MAPS = 4  # this many wrong linear maps show a wrong file rather than a wrong map
-SHOWN = 12  # names and modules that one line lists
 
 
 # -- the lines of a report ---------------------------------------------------------------------------------------
@@ -47,7 +45,7 @@ def look(
     """Look for the mistake; local: whether each module of an encoder is named too; form: a port's narrower format."""
     judged = local_mistakes(subject, inputs, theirs, tolerance, form)
     local = local and subject.has_places
-    wrong, there = {wrong.key for wrong in judged.found}, report.accepted.keys() & {*subject.leaving}
+    wrong, there = {wrong.key for wrong in judged.found}, report.accepted.keys() & {*subject.module_outputs}
     if local and not form and 2 * len(wrong & there) > len(there):  # a narrower format affects most modules
         for name in (name for name, rounding in ROUNDINGS.items() if _are_in(rounding, theirs, wrong)):
             again = local_mistakes(subject, inputs, theirs, tolerance, name)
@@ -83,13 +81,9 @@ def say_format(report: Comparison, subject: Subject, form: str, told: InFormat) 
         report.say(f"right in float32, not computed in {form}")
         return
     report.hidden = list(dict.fromkeys(each.name for each in told.hidden))
-    shown = _shown(report.hidden)
-    hides = f"; such rounding can hide: {shown}" if shown else "; no mistake of the list can hide below such rounding"
+    names = ", ".join(report.hidden)
+    hides = f"; such rounding can hide: {names}" if names else "; no mistake of the list can hide below such rounding"
     report.say(f"every module that is shown is right in {form}{hides}")
-
-
-def _shown(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def _say_matches(report: Comparison, subject: Subject, found: Iterable[Mistake], by_module: bool = False) -> None:
@@ -120,13 +114,23 @@ def _say_local(report: Comparison, judged: Judged) -> None:
         return
     size = "beyond what float32 rounds to" if report.passed else "wrong"
     if not report.matches:
-        report.headline(f"{size} by itself: {_shown([each.key for each in report.local])}")
+        report.headline(f"{size} by itself: {listed([each.key for each in report.local])}")
     report.say(f"{size} by itself, on the port's own input; all else follows from this or is right:")
     others = _other_weights(report, judged)
+    groups: dict[tuple[str, str], list[Local]] = {}  # by place and mistakes; by mistakes if they explain all of it
     for wrong in (each for each in report.local if each not in others):
-        fits = f"; fits: {' or '.join(wrong.fits)}" if wrong.fits else ""
-        fits = fits or f"; none of {len(wrong.excluded)} mistakes fits" * bool(wrong.excluded)
-        report.say(f"  {wrong.place}: {wrong.key} by {wrong.largest:.2g}{fits}")
+        everywhere = wrong.fits and {*wrong.fits} <= {*report.matches}
+        groups.setdefault(("" if everywhere else wrong.place, " or ".join(wrong.fits)), []).append(wrong)
+    for (_, names), several in groups.items():
+        many, largest = len(several) >= FEW_MAPS, max(wrong.largest for wrong in several)
+        more = f" and {len(several) - 1} more modules" if many else ""
+        for wrong in [several[0]._replace(largest=largest)] if many else several:
+            fits = (
+                f"; fits: {names}" if names else f"; none of {len(wrong.excluded)} mistakes fits" * bool(wrong.excluded)
+            )
+            report.say(f"  {wrong.place}: {wrong.key}{more} by {wrong.largest:.2g}{fits}")
+    found = {name for wrong in report.local for name in wrong.fits}
+    report.say(*(f"{name}: {cause}" for name, cause in CAUSES.items() if name in found))
 
 
 def _other_weights(report: Comparison, judged: Judged) -> list[Local]:
@@ -165,10 +169,9 @@ class Judged(NamedTuple):
     """The findings of local checks.
 
     found  every module that is wrong by itself, in the order of computation
-    keys   all judged intermediates of blocks and head: a sum of values by weights is not judged if scores or attention
-           weights are wrong and the batch lacks the weights
+    keys   the judged intermediates of blocks and head: see `Place.follows`
     maps   how many linear maps are judged
-    whole  the mistakes that explain all of each part with a wrong module: of the input layer, the blocks, the head
+    whole  the mistakes that explain all of each part with a wrong module
     """
 
     found: list[Local]
@@ -178,34 +181,41 @@ class Judged(NamedTuple):
 
 
 class InFormat(NamedTuple):
-    """A port's verdict in a format: how each module differs, mistakes that are there, and mistakes that may hide.
-
-    float32  whether every module is right in float32 too, so that nothing shows the format
-    """
+    """A port's verdict in a format: how each module differs, mistakes that are there, and mistakes that may hide."""
 
     differences: list[Difference]
     found: list[Mistake]
     hidden: list[Mistake]
-    float32: bool
+    float32: bool  # whether every module is right in float32 too, so that nothing shows the format
 
 
 def in_format(subject: Subject, inputs: Traces, theirs: Traces, form: str) -> InFormat:
     """Compare every module in a format, from the port's own input, and weigh each mistake of the list."""
     differences, float32 = list[Difference](), True
-    evidence: dict[int, list[Array]] = {}
-    known = [each for each in MISTAKES if not each.rounding and each.where != "local"]
+    evidence: dict[int, dict[str, list[Array]]] = {}  # number of a mistake -> part of the model -> its places
+    known = [each for each in MISTAKES if each.where != "local" and not _is_of_format(each, form)]
     for place in places(subject, inputs, theirs, form):
         differences += place.compared()
         float32 = float32 and not differing(place.in_float32())
         for number, mistake in enumerate(known):
             with suppress(*IMPOSSIBLE):
                 if (told := place.evidence(mistake)) is not None:
-                    evidence.setdefault(number, []).append(told)
-    verdicts: dict[str, list[Mistake]] = {"found": [], "hidden": [], "excluded": [], "": []}
-    for number, several in evidence.items():
-        everywhere, alone = weighed_up(several), [weighed_up([each]) for each in several]
-        verdicts["found" if "found" in alone else everywhere].append(known[number])
-    return InFormat(differences, verdicts["found"], verdicts["hidden"], float32)
+                    evidence.setdefault(number, {}).setdefault(place.at.part, []).append(told)
+    found, hidden = list[Mistake](), list[Mistake]()
+    for number, parts in evidence.items():  # one part may hide what another excludes: a head has its own activation
+        alone = [weighed_up([each]) for several in parts.values() for each in several]
+        everywhere = {weighed_up([*chain(*parts.values())]), *map(weighed_up, parts.values())}
+        if "found" in (*alone, *everywhere):
+            found.append(known[number])
+        elif "hidden" in everywhere:
+            hidden.append(known[number])
+    return InFormat(differences, found, hidden, float32)
+
+
+def _is_of_format(mistake: Mistake, form: str) -> bool:
+    """Whether a mistake only rounds weights, to a format that rounds no more than this one."""
+    order = {"float16": 0, "bfloat16": 1, "q8_0": 2, "int8": 2}
+    return mistake.name.startswith(("parameters in", "weights in")) and order[mistake.rounding] <= order[form]
 
 
 def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: float = 0.0, form: str = "") -> Judged:
@@ -228,6 +238,8 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
             right[number] = at.part
         for d, module in zip(wrong, modules, strict=False):
             fits = module.names()
+            if {*fits} & CAUSES.keys() and any(each.fits == fits for each in found):
+                continue  # the first one shows the cause
             excluded = [] if fits else module.excluded()
             found.append(Local(d.key, subject.place(d.key), d.largest, fits, excluded, module.step.kind,
                                module.share_of_size()))  # fmt: skip
@@ -238,7 +250,9 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
         if right.get(number) in whole.parts:
             whole.narrow(place)
     mistakes = whole.strict or whole.known or []
-    return Judged(_named_by(mistakes, found), keys, maps, mistakes)
+    names = plainest(each.name for each in mistakes)
+    mistakes = [each for each in mistakes if each.name in names]
+    return Judged(_named_by(mistakes, _as_in_other_blocks(found)), keys, maps, mistakes)
 
 
 class Whole:
@@ -260,6 +274,16 @@ class Whole:
         self.strict = [each for each in self.strict if each in self.known]
         if len(self.strict) > 1:
             self.strict = place.with_padding().explained_by(self.strict, self.tolerance)
+
+
+def _as_in_other_blocks(found: list[Local]) -> list[Local]:
+    """Keep the names that fit one module in every block, if some do: one block alone may not tell two names apart."""
+    groups: dict[str, list[set[str]]] = {}
+    for each in found:
+        groups.setdefault(re.sub(r"\d+", "", each.key), []).append({*each.fits})
+    common = {path: set.intersection(*several) for path, several in groups.items()}
+    named = [(each, common[re.sub(r"\d+", "", each.key)]) for each in found]
+    return [each._replace(fits=[x for x in each.fits if x in both or not both]) for each, both in named]
 
 
 def _named_by(whole: list[Mistake], found: list[Local]) -> list[Local]:
@@ -294,7 +318,12 @@ class WrongModule:
 
     def names(self) -> list[str]:
         """Name what explains the difference in all batches: mistakes of the list, else another input or module."""
+        broken = next(filter(None, (self.place.broken(kind, self.key) for kind in self.kinds)), "")
+        numbers = (x for kind in self.kinds for x in self.place.theirs[kind].values() if x.dtype.kind == "f")
+        if broken and not (broken == ZEROS and self.step.kind == "rows" and any(map(np.any, numbers))):
+            return [broken]  # rows of zeros alone were left out
         listed = self._explaining(each for each in MISTAKES if each.where != "whole")
+        listed = {each: rest for each, rest in listed.items() if not self._is_refuted(each)}
         here = {each: rest for each, rest in listed.items() if self._is_here(each)}
         alone = {each: rest for each, rest in here.items() if not self.place.spoils(each, self.key)}
         if not alone and self.step.kind not in OF_ONE:  # these never read another module's output by mistake
@@ -315,6 +344,15 @@ class WrongModule:
         plan, right = self.place.plan(mistake) or {}, self.place.right_plan
         changed = (step for key, step in plan.items() if step is not right.get(key))
         return any(step.key == self.key or step.kind not in OF_ONE for step in changed)
+
+    def _is_refuted(self, mistake: Mistake) -> bool:
+        """Whether a batch in which the port does not show this key shows that it is not this mistake."""
+        place, plan = self.place, self.place.plan(mistake) or {}
+        others = {kind for kind in place.inputs if self.key not in place.theirs[kind]}
+        return bool(others) and any(
+            d.kinds[0] in others and place.fed[d.kinds[0]].value(d.key, plan) is not None
+            for d in place.compared(mistake) if not d.accepted(OF_A_PORT)
+        )  # fmt: skip
 
     def _left_by(self, mistake: Mistake) -> float | None:
         """Measure the difference that a mistake leaves; a port's scores may have the mask added already."""
@@ -447,4 +485,4 @@ class WrongModule:
 def alike(left: Mapping[str, float], rounding: float) -> list[str]:
     """Select the mistakes whose remaining difference is near the smallest one, or near the rounding error."""
     least = ALIKE * max(min(left.values()), rounding)
-    return [name for name, rest in left.items() if rest <= least]
+    return plainest(name for name, rest in left.items() if rest <= least)

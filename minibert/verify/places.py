@@ -18,9 +18,9 @@ from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families.parts.plan import PIECES, REAL, Plan, Step
 from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, kept, with_mistake
-from minibert.verify.mistakes.wrong_modules import ROUNDINGS, Formula, rounded
+from minibert.verify.mistakes.wrong_modules import FORMATS, Formula, rounded, to_q8_0
 
-from .differences import OF_A_PORT, Difference, Shares, in_float64, over_kinds
+from .report import OF_A_PORT, Difference, Shares, in_float64, over_kinds, rms
 from .subjects import Subject
 from .traces import HEAD, Traces
 
@@ -33,6 +33,13 @@ ROUNDS = 3.0  # a port's rms error, divided by that of our own computation; meas
 MASKS = ("mask", "masked", "keep")  # steps that no format rounds
 HALF, TWICE = 0.5, 2.0  # shares of a mistake; more than twice of it is another mistake, a larger one
 SURE, TELL = 5.0, 3.0  # standard errors of that share
+OFF_GRID = 1.37  # numbers in a narrow format are none of its numbers after this factor
+BROKEN, ZEROS = "NaN or infinity", "only zeros"  # numbers that no formula of the list computes
+CAUSES: Mapping[str, str] = {
+    BROKEN: "The cause is a division by 0, a mask that hides all tokens, or a number too large for its format (float16 "
+    "ends at 65,504)",
+    ZEROS: "The array was not filled, or its input was 0",
+}
 
 
 def differing(compared: list[Difference]) -> list[Difference]:
@@ -50,9 +57,13 @@ def narrowed(rounding: Formula, at: At) -> Plan:
 
 
 def rounded_step(rounding: Formula, step: Step) -> Step:
-    """Return the step with its output rounded."""
+    """Return the step with its output rounded, which Q8_0 leaves in float32."""
     right = step.formula
-    return step if step.kind in MASKS else step._replace(formula=lambda *x: _on_floats(rounding, right(*x)))
+    return (
+        step
+        if step.kind in MASKS or rounding is to_q8_0
+        else step._replace(formula=lambda *x: _on_floats(rounding, right(*x)))
+    )
 
 
 def _on_floats(change: Formula, x: Any) -> Any:
@@ -151,16 +162,16 @@ class Lazy(dict[str, Any]):
 class Replay64(Replay):
     """The same batch in float64, computed when it is read; `before` has hidden states that the port does not show."""
 
-    def __init__(self, narrow: Replay, plan: Plan, before: Mapping[str, Array]) -> None:
-        self.plan, self.fed, values = plan, narrow.fed, narrow.flow
+    def __init__(self, narrow: Replay, plan: Plan, before: Mapping[str, Array], change: Formula = np.asarray) -> None:
+        self.plan, self.fed, values, self.before = plan, narrow.fed, narrow.flow, before
 
         def passed_on(name: str) -> Any:
             if name in plan and name not in self.fed:
                 return self.found[name]
             x, there = values[name], narrow.theirs.get(name)
             if there is not None and there.dtype == np.float64 and name in self.fed:
-                return np.where(there.astype(x.dtype) == x, there, x)  # keep all digits of the port
-            return _on_floats(lambda x: x.astype(np.float64), x)
+                return change(np.where(there.astype(x.dtype) == x, there, x))  # keep all digits of the port
+            return _on_floats(lambda x: (change(x) if name in self.fed else x).astype(np.float64), x)
 
         self.found = Lazy(lambda key: plan[key].formula(*(self.flow[name] for name in plan[key].of)))
         self.flow = Lazy(passed_on, before)
@@ -176,24 +187,23 @@ class Place:
     """
 
     def __init__(
-        self, subject: Subject, at: At, at_wide: At, fed: Mapping[str, Replay], wide: Mapping[str, Replay],
+        self, subject: Subject, at: At, at_wide: At, fed: Mapping[str, Replay], wide: Mapping[str, Replay64],
         inputs: Traces, theirs: Traces, form: str = "",
     ) -> None:  # fmt: skip
         self.subject, self.at, self.at_wide, self.fed, self.wide = subject, at, at_wide, fed, wide
         self.inputs, self.theirs, self.form = inputs, theirs, form
         self.right_plan = next((each.plan for each in fed.values()), at.plan)  # in the port's format
-        self.plan, self.compared = cache(self._plan), cache(self._compared)
+        self.plan, self.compared, self.broken = cache(self._plan), cache(self._compared), cache(self._broken)
+        self.rounded = cache(self._rounded)
 
     def _plan(self, mistake: Mistake, wide: bool = False) -> Plan | None:
         """Return the steps with a mistake, in the port's format; None if it changes none."""
         plan = with_mistake(mistake, self.at_wide if wide else self.at)
         if plan is None or wide or not self.form:
             return plan
-        rounding, right = ROUNDINGS[self.form], self.at.plan
-        return {
-            key: self.right_plan[key] if step is right.get(key) else rounded_step(rounding, step)
-            for key, step in plan.items()
-        }
+        rounding, right = FORMATS[self.form], self.at.plan
+        return {key: self.right_plan[key] if step is right.get(key) else rounded_step(rounding, step)
+                for key, step in plan.items()}  # fmt: skip
 
     def _compared(self, mistake: Mistake | None = None) -> list[Difference]:
         """Compare our outputs, with a mistake if one is passed, with the port's."""
@@ -204,10 +214,24 @@ class Place:
                 for key in self.fed[kind].found:
                     if (x := self.fed[kind].value(key, plan)) is not None:
                         wrong.setdefault(kind, {})[key] = x
-            changed = self._weigh(wrong, mistake)
-            gone = {(d.kinds, d.key) for d in changed}
-            found = [*changed, *(d for d in found if (d.kinds, d.key) not in gone)]
-        return judged_by_errors(found) if self.form else found
+            changed = {(d.kinds, d.key): d for d in self._weigh(wrong, mistake)}
+            found = [*changed.values(), *(d for d in found if (d.kinds, d.key) not in changed)]
+        return [self._with_rounded_input(d) for d in judged_by_errors(found)] if self.form else found
+
+    def _with_rounded_input(self, d: Difference) -> Difference:
+        """Allow a port what rounded inputs and parameters change without a rounded output, if it differs by more."""
+        if d.accepted(OF_A_PORT) or not np.isfinite(d.error_theirs + d.error_ours):
+            return d
+        (kind,) = d.kinds
+        both = (self.subject.seen(self.inputs, kind, d.key, each.found[d.key])
+                for each in (self.wide[kind], self.rounded(kind)))  # fmt: skip
+        return d._replace(error_ours=float(np.hypot(d.error_ours, rms(np.subtract(*both)))))
+
+    def _rounded(self, kind: str) -> Replay64:
+        """Return the batch in float64, with parameters in the port's format and inputs rounded once more."""
+        rounding = FORMATS[self.form]
+        plan = {**self.at_wide.plan, **{step.key: step for step in rounded(rounding, self.at_wide)}}
+        return Replay64(self.fed[kind], plan, self.wide[kind].before, lambda x: rounding(x * OFF_GRID) / OFF_GRID)
 
     @cached_property
     def _right(self) -> list[Difference]:
@@ -227,13 +251,30 @@ class Place:
         return in_float64(self._compare(ours, {}), ours, exactly, shares, self.follows, undecided)
 
     def follows(self, kind: str, key: str, wrong: Collection[str]) -> bool:
-        """Whether `key` is the weighted sum of values, the batch lacks the weights, and scores or weights are wrong.
-
-        Then the wrong weights make it wrong, and it is not judged.
-        """
+        """Whether `key` is not judged: an input is broken, or it is a weighted sum of wrong weights, not shown."""
         own = self.at.block.attention if self.at.block else None
-        here = own is not None and key == own.context and own.probabilities not in self.theirs[kind]
-        return here and own is not None and bool({own.scores, own.probabilities} & {*wrong})
+        unshown = own and key == own.context and own.probabilities not in self.theirs[kind]
+        if own and unshown and {own.scores, own.probabilities} & {*wrong}:
+            return True
+        return any(self.broken(kind, name) for name in self._sources(kind, key))
+
+    def _sources(self, kind: str, key: str) -> Iterator[str]:
+        """List the port's intermediates from which a step computes."""
+        for name in self.at.plan[key].of:
+            if name in self.fed[kind].fed:
+                yield name
+            elif name in self.at.plan:
+                yield from self._sources(kind, name)
+
+    def _broken(self, kind: str, key: str) -> str:
+        """Return `BROKEN` or `ZEROS` if an intermediate of the port has such numbers and ours has not; else ""."""
+        replay, there = self.fed[kind], self.theirs[kind].get(key)
+        if there is None or key not in replay.fed or there.dtype.kind != "f":
+            return ""
+        numbers = self.subject.seen(self.inputs, kind, key, there)
+        if not np.isfinite(numbers).all():
+            return BROKEN
+        return ZEROS if not numbers.any() and np.any(replay.found.get(key, np.ones(()))) else ""
 
     def _compare(self, ours: Traces, truth: Traces) -> list[Difference]:
         return [
@@ -313,7 +354,7 @@ def places(subject: Subject, inputs: Traces, theirs: Traces, form: str = "") -> 
         here = {kind: batch for kind, batch in inputs.items() if at.part != HEAD or subject.reaches_head(batch)}
         fast = {step.key: step._replace(formula=faster(step.formula)) for step in at.steps("activation")}
         at = at._replace(plan={**at.plan, **fast})
-        plan = narrowed(ROUNDINGS[form], at) if form else at.plan
+        plan = narrowed(FORMATS[form], at) if form else at.plan
         for kind in here:
             replays[kind].go(plan)
         narrow = {kind: replays[kind] for kind in here}

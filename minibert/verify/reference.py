@@ -29,8 +29,7 @@ from minibert.hub.repository import full_name
 from minibert.models.open.load import is_folder
 
 from .counterparts import Counterpart, Sides
-from .differences import ERROR_SHARE, Shares
-from .report import Comparison
+from .report import ERROR_SHARE, Comparison, Shares
 from .subjects import Subject
 from .traces import Traces, tokens_of
 
@@ -73,18 +72,20 @@ class Paths:
                              f"{shown}")  # fmt: skip
         self.prefix = prefix = chosen[0]  # the other program has it before this model's paths
         norms = {step.path: "sum" for step in steps if isinstance(step, Norm)}
-        leaving = by_module({key: key for key in (*own, *subject.leaving)})
-        for path, keys in leaving.items():  # the word table's second call looks up the token types
+        outputs_of = by_module({key: key for key in (*own, *subject.module_outputs)})
+        for path, keys in outputs_of.items():  # the word table's second call looks up the token types
             keys += [key for key in (f"{path} (types)",) if key in subject.allowed]
-        self.leaving = {prefix + path: keys for path, keys in leaving.items()}
-        self.entering = {prefix + path: keys for path, keys in by_module({**norms, **subject.entering}).items()}
+        self.module_outputs = {prefix + path: keys for path, keys in outputs_of.items()}
+        self.module_inputs = {
+            prefix + path: keys for path, keys in by_module({**norms, **subject.module_inputs}).items()
+        }
         if (head := subject.head) is not None:  # its pooler is in the base model
             paths = [*(path for path, _ in head.works), *([] if head.pooling == "last" else [head.path])]
             for path, after in pairwise([*paths, ""]):
                 named = {each: [path] for each in (path, prefix + path) if each in there}
-                self.leaving |= named
+                self.module_outputs |= named
                 if not named:  # an activation that is not a module enters the next one
-                    self.entering |= {each: [path] for each in (after, prefix + after) if each in there}
+                    self.module_inputs |= {each: [path] for each in (after, prefix + after) if each in there}
         # the softmax is in the module of the scores; their key is that module's path and a name
         scores = {key.rpartition(".")[0]: (key, f"attentions.{i}") for i, key in enumerate(subject.scores)}
         self.softmax: dict[str, list[tuple[str, str]]] = {}
@@ -92,10 +93,10 @@ class Paths:
             self.softmax.setdefault(prefix + module_path(key), []).append(names)
 
     def trace(
-        self, leaving: Calls, entering: Calls, known: Mapping[str, Array], batch: Mapping[str, Array]
+        self, outputs_of: Calls, inputs_of: Calls, known: Mapping[str, Array], batch: Mapping[str, Array]
     ) -> dict[str, Array]:
         """Return one batch's intermediates under our names, from what left and entered modules, and `known` ones."""
-        found = dict(_paired(self.leaving, leaving)) | dict(_paired(self.entering, entering))
+        found = dict(_paired(self.module_outputs, outputs_of)) | dict(_paired(self.module_inputs, inputs_of))
         shape = tokens_of(batch)[1].shape
         return {key: self._as_traced(key, x, shape) for key, x in found.items()} | dict(known)
 
@@ -252,16 +253,16 @@ class Reference(Counterpart):
         import torch
 
         part, subject, known = self._part(model), self._subject, dict[str, Array]()
-        leaving, entering = defaultdict[str, list[Array | None]](list), defaultdict[str, list[Array | None]](list)
+        outputs_of, inputs_of = defaultdict[str, list[Array | None]](list), defaultdict[str, list[Array | None]](list)
         results, scores = list[Any](), list[Array]()
         step = next((step for step, _ in self._layer.steps if isinstance(step, Positions)), None)
         table = None if step is None else part.get_submodule(step.path).weight
 
         def leave(path: str, _module: Any, _args: Any, output: Any) -> None:
-            leaving[path].append(_array(output))
+            outputs_of[path].append(_array(output))
 
         def enter(path: str, _module: Any, args: Any, named: Any) -> None:
-            entering[path].append(_array(args[0] if args else named["hidden_states"]))
+            inputs_of[path].append(_array(args[0] if args else named["hidden_states"]))
 
         def called(function: Any, args: Any) -> None:
             # Whisper indexes its table, the other models use embedding()
@@ -274,9 +275,9 @@ class Reference(Counterpart):
         with ExitStack() as hooks:
             find = model.get_submodule
             on = [self._module(model).register_forward_hook(lambda _module, _args, output: results.append(output))]
-            on += [find(path).register_forward_hook(partial(leave, path)) for path in self._paths.leaving]
+            on += [find(path).register_forward_hook(partial(leave, path)) for path in self._paths.module_outputs]
             on += [find(path).register_forward_pre_hook(partial(enter, path), with_kwargs=True)
-                   for path in self._paths.entering]  # fmt: skip
+                   for path in self._paths.module_inputs]  # fmt: skip
             for hook in on:
                 hooks.callback(hook.remove)
             hooks.enter_context(_watching(called, wide=next(model.parameters()).dtype == torch.float64))
@@ -302,7 +303,7 @@ class Reference(Counterpart):
                 known |= {f"{name}.{i}": _array(array) for i, array in enumerate(arrays)}
         if subject.pooler is not None and results[-1].get("pooler_output") is not None:
             known["pooler"] = _array(results[-1].pooler_output)
-        return leaving, entering, known
+        return outputs_of, inputs_of, known
 
 
 def _array(x: Any) -> Array:

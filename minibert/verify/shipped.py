@@ -25,8 +25,7 @@ from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 
 from .counterparts import Counterpart, Sides
-from .differences import ERROR_SHARE, PORT_SHARE, Shares, over_kinds
-from .report import Comparison, Text, compare_ids
+from .report import ERROR_SHARE, PORT_SHARE, Comparison, Shares, Text, compare_ids, over_kinds
 from .subjects import Subject
 from .traces import Traces, opened, read_traces
 

@@ -108,17 +108,21 @@ class DebugTree(Port):
         if not {"input_ids", "inputs_embeds"} & set(inputs):
             raise ValueError(f"{self.name} has no input_ids or inputs_embeds of the whole model, only {list(inputs)}")
         paths = Paths(subject, [call.path for call in calls], self.name)
-        shown = {subject.place(key) for call in calls for key in paths.leaving.get(call.path, ())}
-        if gone := sorted({subject.place(key) for key in subject.leaving} - shown):
+        shown = {subject.place(key) for call in calls for key in paths.module_outputs.get(call.path, ())}
+        places = dict.fromkeys(subject.place(key) for key in subject.module_outputs)
+        if gone := [place for place in places if place not in shown]:
             raise ValueError(f"{self.name} has no module of {gone[0]}, a middle layer; write it with {ASKED}")
-        leaving: dict[str, list[Array | None]] = {}
-        entering: dict[str, list[Array | None]] = {}
+        outputs_of: dict[str, list[Array | None]] = {}
+        inputs_of: dict[str, list[Array | None]] = {}
         for call in calls:
             into = _first(call.args) or call.kwargs.get("hidden_states")
-            for arrays_of, wanted, x in (leaving, paths.leaving, call.output), (entering, paths.entering, into):
+            for arrays_of, wanted, x in (
+                (outputs_of, paths.module_outputs, call.output),
+                (inputs_of, paths.module_inputs, into),
+            ):
                 if call.path in wanted:
                     arrays_of[call.path] = [*[None] * len(arrays_of.get(call.path, ())), self._array(x)]
-        return {KIND: inputs}, {KIND: paths.trace(leaving, entering, self._known(subject, whole.path), inputs)}
+        return {KIND: inputs}, {KIND: paths.trace(outputs_of, inputs_of, self._known(subject, whole.path), inputs)}
 
     def _known(self, subject: Subject, model: str) -> dict[str, Array]:
         """Read the whole model's outputs, which the tree does not name; the last hidden state is the normed one."""
@@ -201,10 +205,10 @@ class OnnxModel(Port):
         if not modules:
             raise ValueError(f"{self.name}: no node has {SCOPES}; export it by torch.onnx.export(..., dynamo=True)")
         paths = Paths(subject, modules, self.name)
-        leaving = {path: _leaving(nodes, path) for path in paths.leaving}
-        entering = {path: _entering(nodes, path) for path in paths.entering}
+        outputs_of = {path: _module_outputs(nodes, path) for path in paths.module_outputs}
+        inputs_of = {path: _module_inputs(nodes, path) for path in paths.module_inputs}
         softmax = {key: value for path, keys in paths.softmax.items() for key, value in _softmax(nodes, path, keys)}
-        wanted = {name for found in (*leaving.values(), *entering.values()) for name in found} | {*softmax.values()}
+        wanted = {name for found in (*outputs_of.values(), *inputs_of.values()) for name in found} | {*softmax.values()}
         with self._computing():
             session = onnxruntime.InferenceSession(self.name, providers=["CPUExecutionProvider"])
         marked = [each.name for each in session.get_outputs()]
@@ -221,7 +225,7 @@ class OnnxModel(Port):
                 outputs = dict(zip(shown, session.run(shown, feeds), strict=True))
             known = {key: outputs[name] for key, name in softmax.items() if name in outputs}
             inputs[kind] = batch
-            traces[kind] = paths.trace(_arrays(leaving, outputs), _arrays(entering, outputs), known, batch)
+            traces[kind] = paths.trace(_arrays(outputs_of, outputs), _arrays(inputs_of, outputs), known, batch)
         if not traces:
             shapes = ", ".join(f"{each.name} {each.shape}" for each in session.get_inputs())
             raise ValueError(f"{self.name} takes {shapes}, and no batch has these; export it with dynamic shapes")
@@ -265,7 +269,7 @@ def _is_in(node: Node, path: str) -> bool:
     return node.path is not None and f"{node.path}.".startswith(f"{path}.")
 
 
-def _leaving(nodes: Sequence[Node], path: str) -> list[str]:
+def _module_outputs(nodes: Sequence[Node], path: str) -> list[str]:
     """List the outputs of a module, call by call: values of its nodes that other nodes read, or no node reads."""
     within = [node for node in nodes if _is_in(node, path)]
     kept = {name for node in within for name in node.takes}
@@ -273,7 +277,7 @@ def _leaving(nodes: Sequence[Node], path: str) -> list[str]:
     return [node.gives[0] for node in within if node.gives[0] in taken or node.gives[0] not in kept]
 
 
-def _entering(nodes: Sequence[Node], path: str) -> list[str]:
+def _module_inputs(nodes: Sequence[Node], path: str) -> list[str]:
     """List the inputs of a module, call by call: values of other modules' nodes."""
     others = {name for node in nodes if node.path is not None and not _is_in(node, path) for name in node.gives}
     return list(dict.fromkeys(name for node in nodes if _is_in(node, path) for name in node.takes if name in others))

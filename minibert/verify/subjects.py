@@ -20,23 +20,20 @@ from minibert.models.heads.heads import positions_of, trace_head
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.blocks import Stack
 
-from .differences import ERROR_SHARE, PORT_SHARE, Difference, compare
+from .report import ERROR_SHARE, PORT_SHARE, Difference, compare
 from .traces import INPUT_LAYER, Traces, tokens_of, trace
 
-# |difference| / max(1, |value|) after a norm or a projection. Measured against torch: 5.7e-7 on 65 tiny checkpoints,
-# 3.6e-7 on all-MiniLM-L6-v2 and on BERT's own sizes. Before a norm nothing may differ: rows are copied
-# and sums round alike
+# |difference| / max(1, |value|) after a norm or a projection; against torch at most 5.7e-7. Before a norm nothing may
+# differ: rows are copied and sums round alike
 AFTER_NORM = 2e-6
-# The same tolerance for the blocks. Measured against torch on nine seeded models: 6.7e-6, attentions 1.1e-6 (1.8e-6 if
-# probabilities are near 0 and 1); on all-MiniLM-L6-v2 6.7e-5 and 4.5e-6: there the rms errors decide
+# The same for the blocks; against torch 6.7e-6 on seeded models, 6.7e-5 on MiniLM, where the rms errors decide
 IN_BLOCKS, ATTENTION = 1e-5, 1e-6
 
 SEQUENCES, LENGTH, PAST = 3, 7, 3  # three sequences of seven tokens; three tokens in the cache
 UNMASKED = {"right_pad": "right_pad_no_mask", "pads_inside_mask": "pads_inside"}
 NAMED = {"token_type_ids": "types", "langs": "languages", "task_type_ids": "tasks"}
 # The longest batch has LONG tokens, or BEYOND more than each length up to FARTHEST at which the model changes; a table
-# of at most FARTHEST positions is read to its end. Scores and attention weights, which grow with the square, are
-# compared in this batch only if the other program has them
+# of at most FARTHEST positions is read to its end
 LONG, BEYOND, FARTHEST = 300, 8, 1024
 END = "after the blocks"
 
@@ -49,8 +46,8 @@ class Subject:
     weighed: frozenset[str] = frozenset()  # intermediates whose larger difference passes if the rms errors agree
 
     # an encoder's modules, as the reference shows them: paths of modules -> keys of a trace
-    leaving: Sequence[str] = ()  # modules of blocks whose output is compared
-    entering: Mapping[str, str] = {}  # module -> key of its input
+    module_outputs: Sequence[str] = ()  # modules of blocks whose output is compared
+    module_inputs: Mapping[str, str] = {}  # module -> key of its input
     scores: Sequence[str] = ()
     head: BoundHead | None = None  # its logits are compared too
     pooler: Any = None  # the pooler maps the first token, if no head uses it
@@ -106,8 +103,11 @@ class Subject:
         """Name the part of the model that computes an intermediate: "block 3", or a part before or after the blocks."""
         return INPUT_LAYER
 
-    def words(self, whose: str, against: str) -> str:
-        """Explain a table's numbers and tolerances; `against` names the program whose float64 the errors refer to."""
+    def words(self, whose: str, against: str, allowed: str = "") -> str:
+        """Explain a table's numbers and tolerances.
+
+        against: the program whose float64 the errors refer to; allowed: the largest rms error of a port in a format.
+        """
         return (
             "difference: |here - there| / max(1, |there|); 0 is allowed before a norm or a projection, "
             f"{AFTER_NORM:g} after; rms error: against {against} in float64"
@@ -129,10 +129,10 @@ class EncoderSubject(Subject):
         depth = len(stack.blocks)
         self.about = f"{self.layer.family.model_type}, {depth} block{'s' * (depth != 1)}"
         self._places = {key: f"block {i}" for i, block in enumerate(stack.blocks) for key in block.keys(i, stack)}
-        self.leaving = [path for block in stack.blocks for path in block.modules if path in self._places]
+        self.module_outputs = [path for block in stack.blocks for path in block.modules if path in self._places]
         if stack.last_norm:
             self._places |= {stack.last_norm: END, f"hidden_states.{depth}": END}
-            self.leaving.append(stack.last_norm)
+            self.module_outputs.append(stack.last_norm)
         if stack.last_map:
             self._places[stack.last_map] = END
         self.head, self.without_head = _compared_head(model)
@@ -145,7 +145,7 @@ class EncoderSubject(Subject):
             self._places |= dict.fromkeys(paths, f"head {self.head.name}")
         self.weighed = frozenset(self._places)
         in_blocks = {key: ATTENTION if key.startswith("attentions.") else IN_BLOCKS for key in self._places}
-        self.entering = stack.module_inputs
+        self.module_inputs = stack.module_inputs
         self._window = {block.attention.scores: block.attention.window for block in stack.blocks}
         self.scores = list(self._window)
         self.pairs = {key for block in stack.blocks for key in (block.attention.scores, block.attention.probabilities)}
@@ -192,8 +192,9 @@ class EncoderSubject(Subject):
     def place(self, key: str) -> str:
         return self._places.get(key, INPUT_LAYER)
 
-    def words(self, whose: str, against: str) -> str:
+    def words(self, whose: str, against: str, allowed: str = "") -> str:
         share = f"{PORT_SHARE:g} times ours" if whose == "file" else f"{ERROR_SHARE:g} times the reference's"
+        share = allowed or share
         return (
             f"difference: |here - there| / max(1, |there|) at tokens that are not padding; in the blocks {IN_BLOCKS:g} "
             f"is allowed, {ATTENTION:g} of attentions, or an rms error of at most {share}; rms error: against "

@@ -18,6 +18,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.files.reading import reading
+from minibert.files.tables import convert
 from minibert.files.writing import naming, write_output
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
@@ -27,7 +28,7 @@ Traces = dict[str, dict[str, Array]]  # kind -> name -> array
 INPUT_LAYER, BLOCKS, HEAD = PARTS = "input layer", "blocks", "head"  # in the order of a trace
 NPZ = ".npz"
 ENDINGS = (".safetensors", NPZ)
-READABLE = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
+READABLE = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
 # MemoryError: a header may describe an array that no memory holds
 BROKEN = (ValueError, TypeError, KeyError, EOFError, SyntaxError, OverflowError, RecursionError, UnicodeError,
           BadZipFile, LargeZipFile, zlib.error, NotImplementedError, RuntimeError, TokenError,
@@ -110,7 +111,7 @@ def as_traces(arrays: Mapping[str, Array], where: str) -> tuple[Traces, Traces]:
             traces.setdefault(kind, {})[key] = array
     if not traces:
         shown = ", ".join(map(repr, sorted(arrays)[:4])) or "no tensor"
-        raise ValueError(f'{where}: expected names such as "plain|sum", found {shown}')
+        raise ValueError(f'{where}: expected names such as "plain|inputs|input_ids", found {shown}')
     return inputs, traces
 
 
@@ -126,11 +127,21 @@ def read_arrays(path: Path) -> dict[str, Array]:
             for name in names:
                 if (stored := file.get_slice(name).get_dtype()) not in READABLE:
                     raise ValueError(f"{path}: {name} is stored as {stored}; store it as F32, integers as I64")
-            return {name: file.get_tensor(name) for name in names}
+            narrow = [name for name in names if file.get_slice(name).get_dtype() == "BF16"]
+            return {name: file.get_tensor(name) for name in names if name not in narrow} | _bfloat16(path, narrow)
     except SafetensorError as error:
         raise ValueError(
             f"{path}: not a safetensors file, or cut short ({error}); write it anew, as .safetensors or .npz"
         ) from None
+
+
+def _bfloat16(path: Path, names: list[str]) -> dict[str, Array]:
+    """Read tensors of bfloat16, which NumPy does not have, as float32."""
+    import safetensors
+
+    stored: dict[str, Any] = dict(safetensors.deserialize(path.read_bytes())) if names else {}  # type: ignore[no-untyped-call]
+    parts = ((name, np.frombuffer(stored[name]["data"], "<u2"), stored[name]["shape"]) for name in names)
+    return {name: convert(x.reshape(shape), "BF16", np.dtype(np.float32)) for name, x, shape in parts}
 
 
 def opened(path: Path) -> Path:

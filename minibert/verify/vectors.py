@@ -1,14 +1,14 @@
 """Compare vectors with the model's, and name the setting or mistake behind wrong ones: `minibert verify --vectors`.
 
 Vectors pass if they are the model's, or the model's computed in a narrower format. Else each variant of the model is
-tried on the four shortest texts that differ, and a variant that fits these four is tried on all texts.
+tried on the shortest text that differs, then on the four shortest, and a variant that fits these on all texts.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
 from minibert.threads.computing import on_one_thread
 
-from .differences import rms
-from .mistakes.wrong_modules import ROUNDINGS, Formula
-from .places import ROUNDS
-from .report import Comparison, table
+from .mistakes.mistake import plainest
+from .mistakes.wrong_modules import FORMATS, ROUNDINGS, Formula
+from .places import BROKEN, CAUSES, ROUNDS
+from .report import Comparison, rms, table
 from .shipped import TEXTS
 from .traces import opened, read_npy
 from .variants import Make, Variant, Variants
@@ -34,10 +34,10 @@ SAME = 1e-5  # share of a vector's length; measured 1.3e-6 between right program
 STRAY = 1e-4  # a wrong model may be more sensitive: one text in ten may be this far away
 FEW, SEVERAL = 4, 16  # texts that rule most variants out, and texts that tell formats from mistakes
 DECIMALS = range(2, 7)  # a seventh decimal is float32's rounding; with one decimal most vectors are all zeros
-LISTED, SHOWN = 20, 60  # most texts in a printed list, and most letters of each
+LISTED, ROWS, SHOWN = 20, 5, 60  # most texts in a printed list, most distances, and most letters of a text
 ALIKE = 0.4  # cosine of two differences: measured 0.62 and 0.64 if torch computes all-MiniLM-L6-v2 in ROUNDINGS
 HALF, TINY = 0.5, 1e-30  # share of a squared difference; against division by 0
-BROKEN, ANOTHER_ORDER = "NaN or infinity", "texts in another order"
+ANOTHER_ORDER = "texts in another order"
 
 
 def verify_vectors(
@@ -139,9 +139,12 @@ def judge(
     how = f" in {report.rounding}" if report.rounding else f" within {limit:g}" if limit > SAME else ""
     rest = f"; not those of texts {_numbers(wrong)}" if wrong else ""
     report.say(f"{len(texts) - len(wrong)} of {len(texts)} vectors are the model's{how}{rest}", *explanation)
-    rows = [[str(i + 1), f"{apart[i]:.2g}", repr(texts[i][:SHOWN])] for i in wrong[:LISTED]]
-    if rows:
-        report.say("", *table([["text", "distance", "of the vector's length, and text"], *rows]))
+    if wrong:
+        encoded = encoder.pipeline(prompt=right_prompt).tokenize([texts[i] for i in wrong[:ROWS]], 0)
+        rows = [[str(i + 1), f"{apart[i]:.2g}", str(len(ids.input_ids)), repr(texts[i][:SHOWN])]
+                for i, ids in zip(wrong, encoded, strict=False)]  # fmt: skip
+        more = [f"and {len(wrong) - ROWS} more texts"] if len(wrong) > ROWS else []
+        report.say("", *table([["text", "distance of its length", "tokens", "text"], *rows]), *more)
 
 
 class Search:
@@ -153,13 +156,13 @@ class Search:
         self.several: list[int] = sorted(differ, key=lambda i: (not texts[i].strip(), len(texts[i])))[:SEVERAL]
         self.few, self.every = self.several[:FEW], list(range(len(texts)))
         self.rounding, self.form = _stored(vectors)
+        self._of_first = cache(lambda make: self._computed(make, self.few[:1]))  # the shortest text
 
     def run(self, report: Comparison) -> list[str]:
         """Write the names that fit into the report, and return the lines that explain them."""
         if broken := np.flatnonzero(~np.isfinite(self.vectors).all(1)).tolist():
             report.matches.append(BROKEN)
-            return [f"matches: {BROKEN}, in texts {_numbers(broken)}. The cause is a division by 0, a mask that hides "
-                    "all tokens, or a number too large for its format (float16 ends at 65,504)"]  # fmt: skip
+            return [f"matches: {BROKEN}, in texts {_numbers(broken)}. {CAUSES[BROKEN]}"]
         report.rounding = self._rounded()
         if report.rounding:
             return []
@@ -171,7 +174,7 @@ class Search:
             for variant in () if fits else tier:
                 tried.append(variant)
                 fits += [variant] if self._fits(variant.make) else []
-        for form, rounding in ROUNDINGS.items() if not fits and self.right.shape == self.vectors.shape else ():
+        for form, rounding in FORMATS.items() if not fits and self.right.shape == self.vectors.shape else ():
             change = self._computed(self.variants.computed_in(rounding), self.several) - self.right[self.several]
             if form == "float16" and (fits := self._in_float16(change, tried)):
                 break
@@ -179,13 +182,15 @@ class Search:
                 report.rounding = form
                 hidden = f"{rms(self.apart):.1g} of their length"
                 return [f"its rounding hides a mistake that changes vectors by less than {hidden}"]
-        report.matches = list(dict.fromkeys(variant.name for variant in fits))
+        report.matches = plainest(variant.name for variant in fits)
         report.ruled_out = [name for name in dict.fromkeys(each.name for each in tried) if name not in report.matches]
         remedies = {variant.name: variant.remedy for variant in fits}
         return [f"matches: {name}. {remedies[name]}" for name in report.matches] or self._hints(len(report.ruled_out))
 
     def _fits(self, make: Make) -> bool:
-        """Return whether a variant has these vectors; a few texts rule most variants out."""
+        """Return whether a variant has these vectors; the shortest text, then a few texts rule most variants out."""
+        if not same(self._distances(self._of_first(make), self.few[:1])):
+            return False
         return all(same(self._distances(self._computed(make, which), which)) for which in (self.few, self.every))
 
     def _computed(self, make: Make, which: Sequence[int]) -> Array:
@@ -227,24 +232,24 @@ class Search:
         Then they are no farther from the model's than this change, and their difference points in its direction, since
         both round the same parameters; the difference of a mistake points elsewhere.
         """
-        theirs, right = self.vectors[self.several] - self.right[self.several], self.right[self.several]
-        longer = max(np.linalg.norm(theirs), np.linalg.norm(change))
+        right = self.right[self.several]
         near = rms(self.apart) <= ROUNDS * rms(distances(right + change, right))
-        return bool(near and np.vdot(theirs, change) >= ALIKE * longer * np.linalg.norm(change))
+        return bool(near and _points_as(self.vectors[self.several] - right, change))
 
     def _in_float16(self, change: Array, tried: Sequence[Variant]) -> list[Variant]:
         """Find the variant that was computed in float16: it leaves at most half of what the rounding does not explain.
 
-        A variant must come nearer on a few texts before several are computed: the few texts prove nothing by
-        themselves, since rounding is too large a share of their difference.
+        A variant must come nearer on one text before several are computed; one text alone proves nothing.
         """
-        fits, right, few = list[tuple[float, Variant]](), self.right[self.several], slice(len(self.few))
+        fits, right = list[tuple[float, Variant]](), self.right[self.several]
         rest = self.vectors[self.several] - right - change
         for variant in tried:
-            computed = self._computed(variant.make, self.few)
-            if computed.shape == rest[few].shape and _left(rest[few], computed - right[few]) < 1:
-                left = _left(rest, self._computed(variant.make, self.several) - right)
-                fits += [(left, variant)] if left <= HALF else []
+            computed = self._of_first(variant.make)
+            if computed.shape == rest[:1].shape and _left(rest[:1], computed - right[:1]) < 1:
+                wrong = self._computed(variant.make, self.several)
+                left = _left(rest, wrong - right)
+                rounds = _points_as(self.vectors[self.several] - wrong, change)  # the rest is float16's
+                fits += [(left, variant)] if left <= HALF and rounds else []
         most = ROUNDS * distances(right + change, right).max()
         nearest = [variant._replace(remedy=f"In float16. {variant.remedy}")
                    for _, variant in sorted(fits, key=itemgetter(0))[:1]]  # fmt: skip
@@ -293,6 +298,12 @@ def _nearest(vector: Array, rows: Array) -> int:
     """Return the index of the first row that equals the vector; -1 if none does."""
     fits = distances(np.broadcast_to(vector, rows.shape), rows) <= SAME
     return int(fits.argmax()) if fits.any() else -1
+
+
+def _points_as(difference: Array, change: Array) -> bool:
+    """Return whether a difference is about as long as a rounding's and points in its direction."""
+    longer, length = max(np.linalg.norm(difference), np.linalg.norm(change)), np.linalg.norm(change)
+    return bool(np.vdot(difference, change) >= ALIKE * longer * length)
 
 
 def _left(rest: Array, change: Array) -> float:

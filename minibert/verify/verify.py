@@ -1,19 +1,19 @@
 """Does a model compute what the reference computes? The comparison behind `minibert verify` and `minibert.compare`.
 
-A subject is the input layer, or the whole encoder. It is compared with one counterpart: a port's numbers, if they are
-passed; else the reference itself, if torch and transformers are installed; else the reference's values that ship with
-the package, for a checkpoint with the same numbers. Two well-known checkpoints are also compared with numbers that
-public notebooks print. If something differs, every known mistake is tried.
+A subject, the input layer or the whole encoder, is compared with one counterpart: a port's numbers; else the reference
+itself; else the reference's values that ship with the package, for a checkpoint with the same numbers. Two well-known
+checkpoints are also compared with numbers that public notebooks print.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -23,36 +23,56 @@ from minibert.families.static import STATIC
 from minibert.files.writing import same_file
 from minibert.models.open.load import is_folder, load
 from minibert.models.open.load_encoder import load_encoder
-from minibert.models.run.attributes import hinted
+from minibert.models.run.attributes import unexpected
 from minibert.threads.computing import on_one_thread
 
 from . import printed, shipped
 from .counterparts import Counterpart, Port
-from .differences import Difference, in_float64, over_kinds
 from .reference import Reference, installed
-from .report import Comparison, show
+from .report import Comparison, Difference, Shares, in_float64, over_kinds, table
 from .sources import Against, read_against
 from .subjects import EncoderSubject, Subject
 from .traces import Traces, keys_of, write_traces
 
-FORMATS = ("float32", "float16", "bfloat16")  # formats in which a port may compute
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+FORMATS = ("float32", "float16", "bfloat16", "q8_0")  # formats in which a port may compute
 VECTORS = (".npy", ".jsonl", ".parquet")  # endings of files of vectors; .parquet is refused with an explanation
 
 
-@hinted
+class CompareOptions(TypedDict, total=False):
+    """Options of `compare`; all but `texts` are options of `minibert verify` too."""
+
+    encoder: bool
+    """Compare the whole model; False: only its input layer, of one `side`."""
+    side: str | None
+    texts: Sequence[str]
+    """With intermediates: texts that the port computed too, as "text 1" and so on. With vectors: their texts."""
+    only: Sequence[str] | None
+    """Compare only these intermediates of `against`. By default every intermediate is compared, and a missing one
+    fails, as a missing or different input does."""
+    tolerance: float
+    """Allowed for every intermediate but ids, for a port that computes in float16 on purpose."""
+    format: str
+    """The format in which the port computes, one of `FORMATS`; in a narrower one each module is computed again, from
+    the port's own input."""
+    batches: Sequence[str] | None
+    """Compare only these batches. By default a file with some of our batches must have all."""
+    revision: str | None
+    local_files_only: bool
+
+
+DEFAULTS: Mapping[str, Any] = {
+    "encoder": True, "side": None, "texts": (), "only": None, "tolerance": 0.0, "format": FORMATS[0], "batches": None,
+    "revision": None, "local_files_only": False,
+}  # fmt: skip
+
+
 def compare(
     model: str | os.PathLike[str],
     against: str | os.PathLike[str] | Mapping[str, Array] | Array,
-    *,
-    encoder: bool = True,
-    side: str | None = None,
-    texts: Sequence[str] = (),
-    only: Sequence[str] | None = None,
-    tolerance: float = 0.0,
-    format: str = "float32",  # noqa: A002 - as the command's option
-    batches: Sequence[str] | None = None,
-    revision: str | None = None,
-    local_files_only: bool = False,
+    **options: Unpack[CompareOptions],
 ) -> Comparison:
     """Compare a model with a port's numbers: is the port right, and if not, which mistake is it?
 
@@ -63,14 +83,12 @@ def compare(
     model: a folder or a Hub name. against: intermediates, as a file of `minibert verify --save` has them, a dict of
     arrays under the same names ("plain|inputs|input_ids", "plain|sum"), a folder of transformers' debugger, or an ONNX
     model; or vectors, as an array (n, dim) or a file .npy or .jsonl, of `texts` or of the texts that `minibert verify
-    --print-texts` prints.
-
-    encoder: compare the whole model; False: only its input layer, of one `side`. texts: with intermediates, texts that
-    the port computed too, as "text 1" and so on. only, tolerance, format, batches: as the command's options.
+    --print-texts` prints. The options are in `CompareOptions`.
 
     Raises TypeError for an argument of another type. An error that ends the command with 2 or 3 is raised too:
     ValueError and OSError if a comparison is not possible, MinibertError for a model that cannot be opened.
     """
+    chosen = _complete(options)
     if isinstance(against, str) and not against:
         raise ValueError("against is empty; name a file or a folder")
     if not isinstance(model, str | os.PathLike):
@@ -78,24 +96,36 @@ def compare(
     if not isinstance(against, str | os.PathLike | Mapping | np.ndarray):
         expected = "a path, a dict of arrays, or an array of vectors"
         raise TypeError(f"against must be {expected}, found {type(against).__name__}")
-    for name, listed in {"texts": texts, "only": only or (), "batches": batches or ()}.items():
+    for name in ("texts", "only", "batches"):
+        listed = () if chosen[name] is None else chosen[name]
         if not isinstance(listed, Sequence) or isinstance(listed, str) or not all(isinstance(x, str) for x in listed):
             raise TypeError(f"{name} must be a list of str, found {listed!r}")
-    if not isinstance(tolerance, int | float):
-        raise TypeError(f"tolerance must be a number, found {tolerance!r}")
+    if not isinstance(chosen["tolerance"], int | float):
+        raise TypeError(f"tolerance must be a number, found {chosen['tolerance']!r}")
     numbers: Any = Path(against) if isinstance(against, str | os.PathLike) else against
-    hub: dict[str, Any] = {"revision": revision, "local_files_only": local_files_only}
     is_file = isinstance(numbers, Path) and not numbers.is_dir()
-    if isinstance(numbers, np.ndarray) or (is_file and numbers.suffix.lower() in VECTORS):
-        if side or only or batches or format != "float32":
-            raise ValueError("side, only, format and batches are for intermediates, not for vectors")
-        from .vectors import verify_vectors
+    if not isinstance(numbers, np.ndarray) and not (is_file and numbers.suffix.lower() in VECTORS):
+        return verify(os.fspath(model), against=numbers, **chosen)
+    if chosen["side"] or chosen["only"] or chosen["batches"] or chosen["format"] != FORMATS[0]:
+        raise ValueError("side, only, format and batches are for intermediates, not for vectors")
+    from .vectors import verify_vectors
 
-        return verify_vectors(os.fspath(model), numbers, list(texts) or None, tolerance=tolerance, **hub)
-    return verify(
-        os.fspath(model), texts, encoder=encoder, side=side, against=numbers, only=only, tolerance=tolerance,
-        format=format, batches=batches, **hub,
-    )  # fmt: skip
+    texts = list(chosen["texts"]) or None
+    hub = {name: chosen[name] for name in ("tolerance", "revision", "local_files_only")}
+    return verify_vectors(os.fspath(model), numbers, texts, **hub)
+
+
+def _complete(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all options of a call, in order. Raises TypeError for an unknown option."""
+    for name in options.keys() - DEFAULTS.keys():
+        raise unexpected(compare, name)
+    return {**DEFAULTS, **options}
+
+
+_own = [*signature(compare).parameters.values()][:-1]
+_types = {name: each.__forward_arg__ for name, each in CompareOptions.__annotations__.items()}
+_own += [Parameter(name, Parameter.KEYWORD_ONLY, default=x, annotation=_types[name]) for name, x in DEFAULTS.items()]
+compare.__signature__ = signature(compare).replace(parameters=_own)  # type: ignore[attr-defined]  # `help` reads it
 
 
 @on_one_thread  # in products this small BLAS's threads mostly wait for each other
@@ -103,24 +133,14 @@ def verify(
     model: str,
     texts: Sequence[str] = (),
     *,
-    encoder: bool = False,
-    side: str | None = None,
     against: Against | None = None,
     save: Path | None = None,
-    only: Sequence[str] | None = None,
-    tolerance: float = 0.0,
-    format: str = "float32",  # noqa: A002
-    batches: Sequence[str] | None = None,
-    revision: str | None = None,
-    local_files_only: bool = False,
+    **options: Any,
 ) -> Comparison:
     """Compare a checkpoint's input layer or whole encoder, intermediate by intermediate, with the best reference.
 
-    against: a port's numbers, as `compare` takes them; None: the best reference installed. Every intermediate of
-    its batches is compared, or only those in `only`; a missing intermediate fails, and so does a missing or different
-    input. save: a file for inputs and intermediates. tolerance: allowed for every intermediate but ids, for a port that
-    computes in float16 on purpose. format: one of `FORMATS`; in a narrower one each module is computed again, from the
-    port's own input. batches: the batches to compare; without it, a file with some of our batches must have all.
+    against: a port's numbers, as `compare` takes them; None: the best reference installed. save: a file for inputs and
+    intermediates. The options are those of `compare`, but by default only the input layer is compared.
 
     Tolerances: `subjects.tolerances` in the input layer, `subjects.IN_BLOCKS` in the blocks. Correct programs differ by
     more in real models: there an intermediate also passes if its error against float64 is about the other program's,
@@ -129,10 +149,13 @@ def verify(
     Raises ValueError if there is nothing to compare with and nothing to save, if `save` is the file to compare with or
     one of the model's own, and for an `only` that the model does not know.
     """
+    encoder, side, _, only, tolerance, form, batches, *_ = _complete({"encoder": False, **options}).values()
+    hub: dict[str, Any] = {name: options[name] for name in ("revision", "local_files_only") if name in options}
     if save is not None and isinstance(against, str | os.PathLike) and same_file(save, against):
         raise ValueError(f"{save} and {against} are one file: saving would overwrite the numbers to compare with")
     if only is not None and (against is None or isinstance(only, str) or not only):
-        raise ValueError(f"only must list intermediates of a file that is passed as `against`, found {only!r}")
+        names = " must list intermediates of a file that is passed as "
+        raise error_of(ValueError, Option("only"), names, Option("against"), f", found {only!r}")
     if encoder and side:
         whole = " compares a whole model, which has no sides; leave out "
         raise error_of(ValueError, Option("encoder"), whole, Option("side"))
@@ -140,11 +163,11 @@ def verify(
         raise ValueError(f"batches must name one or be left out, found {batches!r}")
     if not 0 <= tolerance < 1:
         raise ValueError(f"tolerance must be from 0 to below 1, found {tolerance}")
-    if format not in FORMATS or (format != FORMATS[0] and (against is None or not encoder)):
-        needs = f"format must be one of {', '.join(FORMATS)}, and a narrower one needs `encoder` and `against`"
-        raise ValueError(f"{needs}; found {format!r}")
+    if form not in FORMATS or (form != FORMATS[0] and (against is None or not encoder)):
+        needs = f" must be one of {', '.join(FORMATS)}, and a narrower one needs "
+        found = f"; found {form!r}"
+        raise error_of(ValueError, Option("format"), needs, Option("encoder"), " and ", Option("against"), found)
     port = None if against is None else read_against(against)  # before anything is written
-    hub: dict[str, Any] = dict(revision=revision, local_files_only=local_files_only)
     kind: type[Subject] = EncoderSubject if encoder else Subject
     open_model: Callable[..., Any] = load_encoder if encoder else partial(load, side=side, lazy=True)
     open_model = partial(open_model, model, **hub)
@@ -166,15 +189,17 @@ def verify(
             inputs, recorded, theirs = (
                 {kind: x for kind, x in each.items() if kind in batches} for each in (inputs, recorded, theirs)
             )
+        wrote = ""
         if save is not None:
             write_traces(save, inputs, subject.traces(inputs, {}))
             part = " of the encoder" if only_encoder else ""
-            report.say(f"wrote inputs and every intermediate{part} of {len(inputs)} batches to {save}")
+            wrote = f"wrote inputs and every intermediate{part} of {len(inputs)} batches to {save}"
         if port is not None:
             port.keep(recorded, theirs, only, [kind for kind in ours if kind not in inputs])
         other = port or _best_reference(subject, model, hub)
+        report.say(*([wrote] if wrote and other is not None else []))
         if other is not None:
-            compare_with(report, subject, other, inputs, texts, tolerance, format)
+            compare_with(report, subject, other, inputs, texts, tolerance, form)
         if not encoder and not isinstance(other, Port | shipped.Shipped):
             # a folder may have any name: if the reference can be run, only the reference decides
             values = None if other is not None and is_folder(model) else printed.find(model, opened)
@@ -185,7 +210,9 @@ def verify(
         if other is None:
             if save is None:
                 raise _nothing(model, encoder, subject)
-            report.say("compared with nothing: torch and transformers are not installed, or do not know this model")
+            report.say(
+                "compared with nothing: torch and transformers are not installed, or do not know this model", wrote
+            )
     return report
 
 
@@ -200,18 +227,15 @@ def _best_reference(subject: Subject, model: str, hub: dict[str, Any]) -> Counte
 
 
 def _nothing(model: str, encoder: bool, subject: Subject) -> ValueError:
-    nothing = f"nothing to compare {model} with: "
+    unprinted = "" if encoder else f", the package has no printed values of it (only of {', '.join(printed.names())})"
+    why: tuple[str | Option, ...] = (
+        f"torch and transformers are not installed{unprinted}, and it does not have the weights of {shipped.MODEL}, "
+        "whose reference values ship with minibert; install both (the extra `reference`), or name a file with ",
+    )
     if subject.layer.family is STATIC:
         other = "transformers has no static models; name a file with another program's vectors with "
-        return error_of(
-            ValueError, nothing + other, Option("vectors"), ", or its intermediates with ", Option("against")
-        )
-    unprinted = "" if encoder else f", the package has no printed values of it (only of {', '.join(printed.names())})"
-    why = (
-        f"torch and transformers are not installed{unprinted}, and it does not have the weights of {shipped.MODEL}, "
-        "whose reference values ship with minibert; install both (the extra `reference`), or name a file with "
-    )
-    return error_of(ValueError, nothing + why, Option("against"))
+        why = other, Option("vectors"), ", or its intermediates with "
+    return error_of(ValueError, f"nothing to compare {model} with: ", *why, Option("against"))
 
 
 # -- comparing and naming: once, for every subject and every counterpart -----------------------------------------
@@ -246,7 +270,7 @@ def compare_with(
             f"{', '.join(keys_of(theirs)[:4])}; expected names such as {', '.join(f'plain|{key}' for key in known[:6])}"
         )
     report.say(f"{len(inputs)} batches: {', '.join(inputs)}", "")
-    place = show(report, subject, known, other.whose, other.exact or f"this {subject.noun}", other.shares)
+    place = _show(report, subject, known, other.whose, other.exact or f"this {subject.noun}", other.shares, form)
     report.say(*other.not_compared(known, keys_of(theirs), subject.noun))
     report.say(*filter(None, [subject.beyond(inputs)]))
     wrong = [d.key for d in over_kinds(differences) if not d.accepted(other.shares)]
@@ -278,3 +302,67 @@ def _differences(
 
     found = subject.compare(inputs, ours, theirs, {})
     return in_float64(found, ours, exactly, other.shares, follows, lambda d: not d.passes)
+
+
+# -- the tables of differences --------------------------------------------------------------------------------------
+
+
+def _show(
+    report: Comparison, subject: Subject, keys: Sequence[str], whose: str, against: str, shares: Shares, form: str
+) -> str:
+    """Write the differences, and return the place of the first one that is too large; "" if there is none.
+
+    keys: the order of computation. A subject with blocks has one line per place, and all intermediates of the place
+    that has the first difference.
+    """
+    summed = sorted(over_kinds(report.compared), key=lambda d: keys.index(d.key))
+    places: dict[str, list[Difference]] = {}
+    for d in summed:
+        places.setdefault(subject.place(d.key), []).append(d)
+    report.accepted = {d.key: d.accepted(shares) for d in summed}
+    wrong = [d for d in summed if not report.accepted[d.key]]
+    whole = _places(places, whose, shares) if subject.has_places else _intermediates(summed, whose, shares)
+    factor = max(d.share for d in report.compared)  # of a narrower format
+    allowed = f"{factor:g} times that of our own computation in {form}" if factor else ""
+    report.say(*whole, "", subject.words(whose, against, allowed), "")
+    if not wrong:
+        return ""
+    place = subject.place(wrong[0].key)
+    if subject.has_places:
+        kinds = ", ".join(_kinds(report, wrong[0].key, shares))
+        report.fail(f"first difference: {place}, {wrong[0].key}, in {kinds}; all of {place}:", "")
+        report.say(*_intermediates(places[place], whose, shares), "")
+    else:
+        report.fail(*(f"{d.key} differs in {', '.join(_kinds(report, d.key, shares))}" for d in wrong))
+    return place
+
+
+def _kinds(report: Comparison, key: str, shares: Shares) -> list[str]:
+    """List the batches in which one intermediate is wrong; all together may be wrong by errors that pass alone."""
+    those = [d for d in report.compared if d.key == key and not d.passes]
+    return [kind for d in [d for d in those if not d.accepted(shares)] or those for kind in d.kinds]
+
+
+def _places(places: dict[str, list[Difference]], whose: str, shares: Shares) -> Iterator[str]:
+    """Write one line per place: its worst intermediate, and the errors of its last one."""
+    rows = [["where", "intermediates", "max difference", "of", "rms error here", f"rms error {whose}", "verdict"]]
+    for place, differences in places.items():
+        worst = max(differences, key=lambda d: (np.isnan(d.largest), d.largest))
+        verdict = "within rounding" if all(d.accepted(shares) for d in differences) else "DIFFERENT"
+        size = f"{worst.largest:.2g}", worst.key
+        rows.append([place, str(len(differences)), *size, *_errors(differences[-1]), verdict])
+    return table(rows)
+
+
+def _intermediates(summed: Iterable[Difference], whose: str, shares: Shares) -> Iterator[str]:
+    """Write one line per intermediate, over all batches."""
+    rows = [["intermediate", "batches", "max difference", "equal", "rms error here", f"rms error {whose}", "verdict"]]
+    for d in summed:
+        verdict = "DIFFERENT" if not d.accepted(shares) else "equal" if d.largest == 0 else "within rounding"
+        equal = f"{int(d.equal * 1000) / 10:g} %"  # never rounded up to 100
+        rows.append([d.key, str(len(d.kinds)), f"{d.largest:.2g}", equal, *_errors(d), verdict])
+    return table(rows)
+
+
+def _errors(d: Difference) -> list[str]:
+    return [f"{error:.2g}" if np.isfinite(error) else "-" for error in (d.error_ours, d.error_theirs)]

@@ -1,1 +1,1 @@
-"""What `scripts/bench` measures: one function a section, each giving rows of the table."""
+"""The benchmark: `python scripts/bench`."""

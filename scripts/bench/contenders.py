@@ -1,76 +1,103 @@
-"""What minibert and its peers do when they are asked: see children.py for the processes that they are.
+"""What minibert and its peers compute when they are asked: see children.py for the processes that they are.
 
-on ids     case (batch, seq): seeded ids, the same for all, ready in the form that the contender takes; its result
-           is the last hidden state
-on texts   case (texts): texts of 5 to 40 words, each call from str to vectors; for one text the calls of nine
-           texts, one after another, divided by nine
-on pairs   case (documents): documents of 60 words and one query as long, each call from str to scores
+Each function gets the contender's name, a model's folder and its ONNX file. "minibert, threads=1" is minibert with an
+option of `load_encoder`, "the state before" the minibert of another folder. All use as many threads as they have cores.
+
+layer   case (batch, seq): seeded ids; the result is the input layer's
+ids     case (batch, seq): likewise; the result is the last hidden state
+texts   case (texts, callers, words): texts of 5 to 40 words, or of so many; each call from str to vectors. One text
+        stands for nine, one after another, from so many threads at once; the time is that of one text
+pairs   case (documents): documents of 60 words and one query as long, each call from str to scores
+served  case (callers): ten texts from each, a request for each text; the time is that of one text
 """
 
 from __future__ import annotations
 
-import inspect
+import ast
+import json
+import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
+from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import minibert
 
-from .children import THREADS
-from .measure import OURS
-from .models import short_texts, torch_class
+from .children import at_once, ended, server
+from .models import MINILM, real_model, short_texts
+from .names import ALONE, INSIDE, ONNX, PEER, PRODUCTS, ROWS, STATIC
 
 Call = Callable[[], Any]
-Prepare = Callable[..., tuple[Call, int]]
-ONNX = "ONNX Runtime"
+Prepare = Callable[..., tuple[Call, float]]
 SINGLE = 9  # texts that stand for "one text"
 BATCH = 32  # sentence-transformers' own
+FEWER = 600  # texts at most of a call to a whole model beside a static one, a hundred times as fast
+EACH = 10  # requests of each caller of a server
+OPEN = ExitStack()  # ends with the process
 
 
-# -- ids -> last hidden state --------------------------------------------------------------------------------------
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
-def on_ids(who: str, folder: str, file: str) -> Prepare:
-    if who == OURS:
-        made = partial(partial, minibert.load_encoder(folder))
-    else:
-        made = onnx_ids(file) if who == ONNX else torch_ids(who, folder)
-    return lambda *shape: (made(np.random.default_rng(0).integers(1000, 30000, shape)), 1)
+def ours(who: str, folder: str) -> Any:
+    if not Path(minibert.__file__).is_relative_to(Path.cwd()):
+        raise RuntimeError(f"expected minibert in {Path.cwd()}, found {minibert.__file__}")
+    option, _, value = who.partition(", ")[2].partition("=")
+    return minibert.load_encoder(folder, **({option: ast.literal_eval(value)} if value else {}))
 
 
-def torch_ids(who: str, folder: str) -> Callable[[Any], Call]:
+# -- ids -----------------------------------------------------------------------------------------------------------
+
+
+def seeded(batch: int, seq: int) -> Any:
+    return np.random.default_rng(0).integers(1000, 30000, (batch, seq))
+
+
+def layer(who: str, folder: str, file: str) -> Prepare:
+    if who == "transformers":
+        module = torch_model("transformers, eager", folder).embeddings
+        return lambda *shape: (torch_call(lambda ids: module(input_ids=ids), seeded(*shape)), 1)
+    if who == ROWS:
+        table = minibert.load(folder).word_embeddings.weight
+        return lambda *shape: (partial(np.take, table, seeded(*shape), axis=0, mode="clip"), 1)
+    return lambda *shape: (partial(minibert.load(folder), seeded(*shape)), 1)
+
+
+def ids(who: str, folder: str, file: str) -> Prepare:
+    if who.startswith("transformers"):
+        model = torch_model(who, folder)
+        return lambda *shape: (torch_call(lambda given: model(given).last_hidden_state, seeded(*shape)), 1)
+    if who == ONNX:
+        run = onnx_session(file)
+        return lambda *shape: (partial(run, {"input_ids": seeded(*shape), "attention_mask": np.ones(shape, int)}), 1)
+    return lambda *shape: (partial(ours(who, folder), seeded(*shape)), 1)
+
+
+def torch_model(who: str, folder: str) -> Any:
     import torch
-    from transformers import AutoConfig
-    from transformers.utils import logging
+    from transformers import AutoModel
 
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    torch.set_num_threads(THREADS)
-    attention = who.rpartition(" ")[2]  # "transformers, sdpa"
-    kind = torch_class(AutoConfig.from_pretrained(folder))
-    pooled = "add_pooling_layer" in inspect.signature(kind).parameters
-    unpooled = {"add_pooling_layer": False} if pooled else {}
-    model = kind.from_pretrained(folder, **unpooled, attn_implementation=attention).eval()
-
-    def prepare(ids: Any) -> Call:
-        tensor = torch.from_numpy(ids)
-        return torch.inference_mode()(lambda: model(tensor).last_hidden_state.numpy())
-
-    return prepare
+    torch.set_num_threads(cores())
+    return AutoModel.from_pretrained(folder, attn_implementation=who.partition(", ")[2]).eval()
 
 
-def onnx_ids(file: str) -> Callable[[Any], Call]:
-    run = onnx_session(file)
-    return lambda ids: lambda: run({"input_ids": ids, "attention_mask": np.ones_like(ids)})
+def torch_call(run: Callable[[Any], Any], given: Any) -> Call:
+    import torch
+
+    tensor = torch.from_numpy(given)
+    return torch.inference_mode()(lambda: run(tensor).numpy())
 
 
 def onnx_session(file: str) -> Callable[[dict[str, Any]], Any]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = THREADS
+    options.intra_op_num_threads = cores()
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     return lambda inputs: session.run(None, inputs)[0]
 
@@ -78,29 +105,54 @@ def onnx_session(file: str) -> Callable[[dict[str, Any]], Any]:
 # -- texts -> vectors ----------------------------------------------------------------------------------------------
 
 
-def on_texts(who: str, folder: str, file: str) -> Prepare:
-    if who == OURS:
-        encode: Callable[[Any], Any] = minibert.load_encoder(folder).encode
-    else:
-        encode = onnx_encode(folder, file) if who == ONNX else torch_encode(folder)
+def texts(who: str, folder: str, file: str) -> Prepare:
+    encode = encoder_of(who, folder, file)
 
-    def prepare(count: int, repeated: int = 0) -> tuple[Call, int]:
-        texts = short_texts(folder, max(count, SINGLE), 5, 40)
-        own = len(texts) * (100 - repeated) // 100  # the first ones, over and over
-        texts = [texts[i % own] for i in range(len(texts))]
-        if count == 1:
-            return lambda: np.stack([encode(text) for text in texts]), len(texts)
-        return lambda: encode(texts), 1
+    def prepare(count: int, callers: int = 1, words: int = 0) -> tuple[Call, float]:
+        some = short_texts(max(count, SINGLE), words or 5, words or 40)
+        if count > 1:
+            some = some[:FEWER] if who == MINILM else some
+            return lambda: encode(some), len(some) / count
+
+        def one_by_one(_: int = 0) -> Any:
+            return [encode(text) for text in some]
+
+        if callers == 1 or who == ALONE:
+            return one_by_one, SINGLE
+        return lambda: ended(at_once(one_by_one, callers)), SINGLE * callers
 
     return prepare
 
 
-def torch_encode(folder: str) -> Callable[[Any], Any]:
-    import torch
-    from sentence_transformers import SentenceTransformer
+def encoder_of(who: str, folder: str, file: str) -> Callable[[Any], Any]:
+    if who == PEER:
+        return partial(torch_class("SentenceTransformer", folder).encode, show_progress_bar=False)
+    if who == ONNX:
+        return onnx_encode(folder, file)
+    if who == PRODUCTS:
+        return products()
+    if who.startswith(STATIC):
+        from model2vec import StaticModel
 
-    torch.set_num_threads(THREADS)
-    return partial(SentenceTransformer(folder, device="cpu").encode, show_progress_bar=False)
+        return partial(StaticModel.from_pretrained(folder).encode, use_multiprocessing="threads" in who)
+    return ours(who, str(real_model()) if who == MINILM else folder).encode  # type: ignore[no-any-return]
+
+
+def torch_class(name: str, folder: str) -> Any:
+    import sentence_transformers
+    import torch
+
+    torch.set_num_threads(cores())
+    return getattr(sentence_transformers, name)(folder, device="cpu")
+
+
+def products() -> Callable[[str], Any]:
+    """The matrix products of MiniLM's six blocks for ten tokens, without anything between them."""
+    generator = np.random.default_rng(0)
+    shapes = [(384, 384)] * 4 + [(1536, 384), (384, 1536)]
+    weights = [generator.standard_normal(shape, np.float32) for _ in range(6) for shape in shapes]
+    x = {width: generator.standard_normal((10, width), np.float32) for width in (384, 1536)}
+    return lambda text: [x[weight.shape[1]] @ weight.T for weight in weights][-1]
 
 
 def onnx_encode(folder: str, file: str) -> Callable[[Any], Any]:
@@ -111,8 +163,8 @@ def onnx_encode(folder: str, file: str) -> Callable[[Any], Any]:
         sums = (rows * mask[:, :, None].astype(np.float32)).sum(1)
         return sums / np.linalg.norm(sums, axis=1, keepdims=True)
 
-    each = onnx_batches(folder, file, 256, {"input_ids": "ids", "attention_mask": "attention_mask"}, vectors)
-    return lambda texts: each([texts])[0] if isinstance(texts, str) else each(texts)
+    run = onnx_batches(folder, file, 256, {"input_ids": "ids", "attention_mask": "attention_mask"}, vectors)
+    return lambda given: run([given])[0] if isinstance(given, str) else run(given)
 
 
 def onnx_batches(
@@ -126,45 +178,76 @@ def onnx_batches(
     tokenizer.enable_truncation(longest)
     tokenizer.enable_padding()
 
-    def each(given: Sequence[Any]) -> Any:
+    def all_of(given: Sequence[Any]) -> Any:
         order = sorted(range(len(given)), key=lambda i: len(given[i][-1] if isinstance(given[i], tuple) else given[i]))
         found: Any = None
         for start in range(0, len(order), BATCH):
-            own = order[start : start + BATCH]
-            batch = tokenizer.encode_batch_fast([given[i] for i in own])
+            rows = order[start : start + BATCH]
+            batch = tokenizer.encode_batch_fast([given[i] for i in rows])
             inputs = {name: np.array([getattr(e, key) for e in batch], np.int64) for name, key in names.items()}
             some = result(run(inputs), inputs)
             found = np.empty((len(given), *some.shape[1:]), np.float32) if found is None else found
-            found[own] = some
+            found[rows] = some
         return found
 
-    return each
+    return all_of
 
 
 # -- pairs -> scores -----------------------------------------------------------------------------------------------
 
 
-def on_pairs(who: str, folder: str, file: str) -> Prepare:
-    if who == OURS:
-        predict: Callable[[Any], Any] = minibert.load_encoder(folder).predict
+def pairs(who: str, folder: str, file: str) -> Prepare:
+    if who == PEER:
+        predict: Callable[[Any], Any] = partial(torch_class("CrossEncoder", folder).predict, show_progress_bar=False)
+    elif who == ONNX:
+        names = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+        predict = onnx_batches(folder, file, 512, names, lambda logits, _: 1 / (1 + np.exp(-logits[:, 0])))
     else:
-        predict = onnx_predict(folder, file) if who == ONNX else torch_predict(folder)
+        predict = ours(who, folder).predict
 
-    def prepare(count: int) -> tuple[Call, int]:
-        query, *documents = short_texts(folder, count + 1, 60, 60)
+    def prepare(count: int) -> tuple[Call, float]:
+        query, *documents = short_texts(count + 1, 60, 60)
         return lambda: predict([(query, text) for text in documents]), 1
 
     return prepare
 
 
-def torch_predict(folder: str) -> Callable[[Any], Any]:
-    import torch
-    from sentence_transformers import CrossEncoder
-
-    torch.set_num_threads(THREADS)
-    return partial(CrossEncoder(folder, device="cpu").predict, show_progress_bar=False)
+# -- requests ------------------------------------------------------------------------------------------------------
 
 
-def onnx_predict(folder: str, file: str) -> Callable[[Any], Any]:
-    names = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
-    return onnx_batches(folder, file, 512, names, lambda logits, _: 1 / (1 + np.exp(-logits[:, 0])))
+def served(who: str, folder: str, file: str) -> Prepare:
+    """Ask a server that ends with this process, or call `encode` from as many threads."""
+    if who == INSIDE:
+        encode = minibert.load_encoder(folder).encode
+        work = partial(asking, lambda: encode)
+    else:
+        port, _ = OPEN.enter_context(server(folder))
+        work = partial(asking, partial(client, port))
+    return lambda callers: (partial(work, callers), EACH * callers)
+
+
+def asking(make: Callable[[], Callable[[str], object]], callers: int) -> None:
+    some = short_texts(EACH * callers)
+
+    def one(number: int) -> None:
+        ask = make()
+        for text in some[number::callers]:
+            ask(text)
+
+    ended(at_once(one, callers))
+
+
+def client(port: str) -> Callable[[str], object]:
+    """Ask as OpenAI's client does: a connection that is kept, vectors as base64."""
+    connection = HTTPConnection("127.0.0.1", int(port))
+
+    def ask(text: str) -> object:
+        body = json.dumps({"input": text, "encoding_format": "base64"})
+        connection.request("POST", "/v1/embeddings", body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        found = answer.read()
+        if answer.status != 200:
+            raise RuntimeError(found.decode())
+        return found
+
+    return ask

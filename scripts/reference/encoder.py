@@ -223,7 +223,7 @@ def build(case: Case, folder: Path) -> torch.nn.Module:
 
 def load(base: Any, folder: Path) -> torch.nn.Module:
     model: torch.nn.Module = base.from_pretrained(folder, attn_implementation="eager").eval()
-    return getattr(model, "language_model", model)  # of several towers the one for texts
+    return getattr(model, "language_model", model)  # the tower for texts, if there are several
 
 
 def make_inputs(case: Case, kind: str) -> dict[str, Array]:

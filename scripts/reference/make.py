@@ -62,7 +62,7 @@ def save(case: Case, folder: Path) -> torch.nn.Module:
 
 
 def load(case: Case, folder: Path, **changes: Any) -> torch.nn.Module:
-    """Read the folder with the base model's class, as a user would; of several towers the one for texts."""
+    """Read the folder with the base model's class, as a user would; return the tower for texts."""
     model = getattr(transformers, case.base).from_pretrained(folder, **changes).eval()
     return getattr(model, "language_model", model)
 

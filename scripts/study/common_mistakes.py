@@ -22,11 +22,11 @@ from minibert import EmbeddingLayer
 from minibert.equations.input_layer import layer_norm
 from minibert.families.parts.plan import run
 from minibert.show import plot
-from minibert.verify.differences import compare, rms
 from minibert.verify.mistakes import MISTAKES
 from minibert.verify.mistakes.mistake import Mistake, all_places, begin, with_mistake
 from minibert.verify.mistakes.wrong_modules import one_pass
 from minibert.verify.mistakes.wrong_rows import ROWS
+from minibert.verify.report import compare, rms
 from minibert.verify.subjects import batches, tolerances
 from minibert.verify.traces import trace
 

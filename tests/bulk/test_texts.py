@@ -78,7 +78,7 @@ def test_stdin(monkeypatch: Patch) -> None:
     typed(monkeypatch, b"a\n\xff\n")
     assert [row["place"] for row in read(Path("-"))] == [("stdin", 1), ("stdin", 2)]
     for names, form in ((["-"], "parquet"), (["-", "-"], None)):
-        with pytest.raises(ValueError, match="stdin can be read once, and not as Parquet"):
+        with pytest.raises(ValueError):
             Texts(names, form=form)
 
 
@@ -106,46 +106,46 @@ def test_columns_that_are_kept(tmp_path: Path) -> None:
 
 TWICE = pa.table([["a"], [1], [2]], ["text", "n", "n"])
 REFUSED = [
-    ("a.csv", b"", {}, "expected a first line with names of columns, each once, found nothing"),
-    ("a.csv", b"text,text\n1,2\n", {}, "each once, found 'text', 'text'"),
+    ("a.csv", b"", {}, "nothing"),
+    ("a.csv", b"text,text\n1,2\n", {}, "'text', 'text'"),
     ("a.csv", b"text\xff\n", {}, "each once, found"),
-    ("a.csv", b"a,b\n1,2\n", {}, "expected a flat column 'text'; there are 'a', 'b'; name another with text_column"),
-    ("a.jsonl", b"\x00\xff", {}, "expected a flat column 'text'; there are none; name another with text_column"),
-    ("a.csv", b"text\nb\n", {"id_column": "key"}, "flat column 'key'; there are 'text'; name another with id_column"),
-    ("a.jsonl", b'{"text": "a", "x": [1]}\n', {"keep": ["x"]}, "flat column 'x'; there are 'text'; .* with keep"),
-    ("a.jsonl", b'{"text": "a", "vector": 1}\n', {}, "a column 'vector' is added, and there is one already"),
-    ("a.jsonl", b'{"text": "a", "x": 1}\n{"text": "b", "x": "y"}\n', {}, "column 'x' holds .* types, int and str"),
+    ("a.csv", b"a,b\n1,2\n", {}, "'text'.*'a', 'b'.*text_column"),
+    ("a.jsonl", b"\x00\xff", {}, "'text'.*text_column"),
+    ("a.csv", b"text\nb\n", {"id_column": "key"}, "'key'.*id_column"),
+    ("a.jsonl", b'{"text": "a", "x": [1]}\n', {"keep": ["x"]}, "'x'.* keep"),
+    ("a.jsonl", b'{"text": "a", "vector": 1}\n', {}, "'vector'"),
+    ("a.jsonl", b'{"text": "a", "x": 1}\n{"text": "b", "x": "y"}\n', {}, "'x' .*int and str"),
     (
         "a.jsonl",
         b'{"text": "a", "id": 1}\n{"text": "b", "id": 2.5}\n',
         {},
-        "'id' holds .* types, float and int; name an",
+        "'id' .*float and int",
     ),
     (  # said before the model has run for hours
         "a.jsonl",
         b'{"text": "a", "x": 1}\n{"text": "b", "x": %d}\n{"text": "c", "x": 1}\n' % 2**70,
         {},
-        "'x' holds an integer of more than 64 bits; name the columns",
+        "'x' .*64",
     ),
-    ("a.jsonl", b'{"text": "", "id": 1}\n{"id": "y"}\n', {"keep": []}, "'id' holds .*, int and str; .* with id_column"),
+    ("a.jsonl", b'{"text": "", "id": 1}\n{"id": "y"}\n', {"keep": []}, "'id' .*int and str.*id_column"),
     (
         "a.jsonl",
         b'{"text": "a", "id": 1.5}\n{"text": "b", "id": NaN}\n',
         {},
-        "row 2: column 'id' holds nan, .* with id_c",
+        "row 2: .*'id' .*nan.*id_c",
     ),
-    ("a.jsonl", b'{"text": "a", "id": 9223372036854775808}\n', {}, "'id' holds an integer of more than 64 bits"),
-    ("a.csv", b'"text\n', {}, r"not readable as CSV \(unexpected end of data\); is it whole\?"),
-    ("a.parquet", b"", {}, r"not readable as Parquet \(.*\); is it whole\?"),
-    ("a.parquet", b"PAR1" + bytes(20) + b"PAR1", {}, r"not readable as Parquet \(.*\); is it whole\?"),
-    ("a.parquet", [b"a"], {}, "column 'text' must hold texts, found binary; convert it"),
-    ("a.parquet", [1], {}, "column 'text' must hold texts, found int64; convert it"),
-    ("a.parquet", TWICE, {}, "there are 2 columns 'n'; rename all but one"),
-    ("a.parquet", TWICE, {"keep": [], "text_column": "n"}, "there are 2 columns 'n'"),
-    ("a.parquet", TWICE, {"keep": [], "id_column": "n"}, "there are 2 columns 'n'"),
-    ("a.json", b"{}", {}, r"the file must end in \.parquet, .*found '\.json'; input_format names one of"),
-    ("a.txt", "\ufefftext\n".encode("utf-16-le"), {}, "expected UTF-8, found the mark of UTF-16"),
-    ("a.txt", b"x" * 17, {}, "a line of more than 16 bytes begins at byte 0"),
+    ("a.jsonl", b'{"text": "a", "id": 9223372036854775808}\n', {}, "'id' .*64"),
+    ("a.csv", b'"text\n', {}, "CSV"),
+    ("a.parquet", b"", {}, "Parquet"),
+    ("a.parquet", b"PAR1" + bytes(20) + b"PAR1", {}, "Parquet"),
+    ("a.parquet", [b"a"], {}, "'text' .*binary"),
+    ("a.parquet", [1], {}, "'text' .*int64"),
+    ("a.parquet", TWICE, {}, "2 .*'n'"),
+    ("a.parquet", TWICE, {"keep": [], "text_column": "n"}, "2 .*'n'"),
+    ("a.parquet", TWICE, {"keep": [], "id_column": "n"}, "2 .*'n'"),
+    ("a.json", b"{}", {}, r"\.parquet.*'\.json'.*input_format"),
+    ("a.txt", "\ufefftext\n".encode("utf-16-le"), {}, "UTF-16"),
+    ("a.txt", b"x" * 17, {}, r"\b16 .*0\b"),
 ]
 
 
@@ -153,7 +153,7 @@ REFUSED = [
 def test_a_file_that_is_refused(
     name: str, content: Any, options: dict[str, Any], error: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    if "16 bytes" in error:
+    if "16" in error:
         monkeypatch.setattr("minibert.files.reading.LONGEST_LINE", 16)
     path = tmp_path / name
     if isinstance(content, bytes):
@@ -170,9 +170,7 @@ def test_ids_of_another_kind_in_the_next_file(ids: list[Any], found: str, tmp_pa
     """As one type, 7 would become 7.0; of one kind they may be narrow or wide."""
     first, second = made(tmp_path / "a.jsonl", '{"text": "a", "id": 7}\n'), tmp_path / "b.parquet"
     parquet.write_table(pa.table({"text": ["b"], "id": ids}), second)
-    with pytest.raises(
-        ValueError, match=f"{second}: column 'id' holds {found}, and int64 in {first}: .* with id_column"
-    ):
+    with pytest.raises(ValueError, match=f"{second}: .*{found}.*{first}: .*id_column"):
         Texts([str(first), str(second)])
     parquet.write_table(pa.table({"text": ["b"], "id": pa.array([8], pa.uint8())}), second)
     assert good(first, second) == [(7, "a"), (8, "b")]
@@ -182,7 +180,7 @@ def test_ids_of_another_kind_in_the_next_file(ids: list[Any], found: str, tmp_pa
 def test_names_that_are_no_files(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"none\.txt"):
         Texts([str(tmp_path / "none.txt")])
-    with pytest.raises(IsADirectoryError, match=r"is a folder; name the files in it, as in .*\*\.parquet"):
+    with pytest.raises(IsADirectoryError, match=r"\*\.parquet"):
         Texts([str(tmp_path)])
 
 
@@ -292,5 +290,5 @@ def test_parquet_with_a_damaged_page_that_has_a_checksum(place: Path) -> None:
     content = path.read_bytes()
     at = content.index(b"we lived")
     made(path, content[:at] + b"he lived" + content[at + 8 :])
-    with pytest.raises(ValueError, match=f"^{path}: not readable as Parquet .*checksum"):
+    with pytest.raises(ValueError, match=f"{path}"):
         read(path)

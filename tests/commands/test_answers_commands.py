@@ -21,7 +21,6 @@ import minibert
 from minibert.bulk.stored import StoredVectors
 from minibert.cli import main
 from minibert.commands import answers, common
-from minibert.show.text import columns_of
 
 RERANKER, LOGITS, LABELS, DENSE = (
     str(REFERENCE / name) for name in ("uses-reranker", "uses-reranker-logits", "uses-inference", "sentences-dense")
@@ -40,12 +39,6 @@ def test_rank_prints_the_lines_best_first(lines: str, capsys: Printed) -> None:
     rank = "rank", "the clouds", "--file", lines, "-m", LOGITS
     assert ran(capsys, *rank) == ("\n".join([*want, ""]), "minibert: 1 empty line skipped\n") and len(want) == 4
     assert ran(capsys, *rank, "-k", "2", "--threads", "1")[0].splitlines() == want[:2]
-
-
-def test_rank_reads_stdin(monkeypatch: Patch, capsys: Printed) -> None:
-    typed(monkeypatch, b"we\nthe\n")
-    out, err = ran(capsys, "rank", "the clouds", "--file", "-", "-m", RERANKER)
-    assert sorted(line.split()[1] for line in out.splitlines()) == ["the", "we"] and err == ""
 
 
 @pytest.mark.parametrize(
@@ -225,11 +218,6 @@ def test_the_usual_model_is_one_that_can(monkeypatch: pytest.MonkeyPatch, capsys
         main(["help", command])
         assert f"or {named[-1]}" in " ".join(capsys.readouterr().out.split())
     assert named == ["bert-base-uncased", "gpt2"]
-
-
-def test_words_of_a_long_list_are_in_columns(bert: str, capsys: Printed) -> None:
-    lines = ran(capsys, "fill", "[MASK]", "-k", "40", "-m", bert)[0].splitlines()[1:]
-    assert len({columns_of(line[: line.index("0.")]) for line in lines}) == 1
 
 
 TEXTS = ["we lived above the clouds", "the clouds", "above", "we lived in a"]

@@ -97,16 +97,6 @@ def test_a_finished_run_that_is_repeated(source: Path, tmp_path: Path, capsys: P
     assert again == first.replace(f"wrote {out}:", f"{out} is complete:")
 
 
-@pytest.mark.parametrize(("option", "name"), [("--prompt-name", "prompt_name"), ("--prompt", "prompt")])
-def test_a_prompt(option: str, name: str, source: Path, tmp_path: Path, capsys: Printed) -> None:
-    argv = [source, "-o", tmp_path / "out", "-m", PROMPTS]
-    told(capsys, *argv, option, "query")
-    (vectors,) = StoredVectors(tmp_path / "out").blocks()
-    assert same_bits(vectors, minibert.load_encoder(PROMPTS).encode(TEXTS, **{name: "query"}))
-    assert said(tmp_path / "out")[name] == "query"
-    assert f"was made with {name} 'query', now it is " in failure(capsys, *argv)
-
-
 # the input layer of the second one lies in a folder below, where `load` does not look for it
 @pytest.mark.parametrize("folder", [DENSE, CLS])
 def test_a_model_of_the_hub(folder: Path, source: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:

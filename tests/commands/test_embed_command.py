@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import same_bits
-from command_line import DIM, WITHOUT_TORCH, WRITERS, Patch, Printed, failure, numbers, pipe, ran, typed
+from command_line import DIM, WRITERS, Patch, Printed, failure, numbers, pipe, ran, typed
 from safetensors.numpy import load, load_file
 
 import minibert
@@ -184,11 +184,3 @@ def test_stdout_gets_the_bytes_and_keeps_what_it_has(pooling: str, folder: Path,
         assert np.array_equal(np.load(io.BytesIO(through)), minibert.load(folder).embed(TEXTS))
     else:
         assert load(through)["offsets"].tolist() == [0, 7, 12]
-
-
-@POSIX
-def test_verify_saves_to_stdout_and_talks_elsewhere(folder: Path) -> None:
-    command = [sys.executable, "-c", WITHOUT_TORCH, "verify", "--model", str(folder), "--save", "/dev/stdout"]
-    result = subprocess.run(command, capture_output=True, check=False)
-    assert "plain|sum" in load(result.stdout)
-    assert b"wrote inputs" in result.stderr

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import Printed, failure, ran
+from command_line import Printed, failure
 from reference_files import REFERENCE
 from served import SECONDS, Address, needs_server
 
@@ -274,8 +274,3 @@ def test_a_reranker_alone(option: tuple[str, ...], monkeypatch: pytest.MonkeyPat
     with serving("--name", "r", models=(*option, RERANKER), said="r", path="/rerank") as (_, address):
         assert len(address.ask("/rerank", {"query": "a", "texts": ["b", "c"], "model": RERANKER}).json) == 2
         assert "no model of this server computes vectors; it was started with" in address.embed("dog").error
-
-
-def test_the_help_names_the_better_choice(capsys: Printed) -> None:
-    out, _ = ran(capsys, "help", "serve")
-    assert "text-embeddings-inference (TEI) is the better choice" in out and "2048" in out

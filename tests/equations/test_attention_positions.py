@@ -145,7 +145,7 @@ def test_a_scheme_answers_to_its_own_method_and_names_it_elsewhere(has: str) -> 
     scheme, arguments = SCHEMES[has]
     getattr(scheme, has)(*arguments)
     for asked in SCHEMES.keys() - {has}:
-        with pytest.raises(AttributeError, match=rf"this model has .*, not {asked}: call {has}\("):
+        with pytest.raises(AttributeError, match=f"{asked}.*{has}"):
             getattr(scheme, asked)
 
 
@@ -167,9 +167,9 @@ def test_schemes_compute_what_the_functions_do() -> None:
 
 def test_layer_types_are_asked_for_by_name() -> None:
     layered = schemes.layered_rotary(Config(HEAD))
-    with pytest.raises(ValueError, match=r"one of 'full_attention', 'sliding_attention' in this model, found None"):
+    with pytest.raises(ValueError, match="'sliding_attention'"):
         layered.rotary([[0]])
-    with pytest.raises(ValueError, match=r"one of None in this model, found 'full_attention'"):
+    with pytest.raises(ValueError, match="'full_attention'"):
         schemes.rotary(Config(HEAD)).rotary([[0]], "full_attention")
 
 
@@ -220,20 +220,20 @@ def test_rotary_numbers_differ_by_layer_type(config: dict[str, Any], thetas: tup
 @pytest.mark.parametrize(
     ("read", "config", "message"),
     [
-        (schemes.rotary, {}, "'hidden_size' must be an integer above 0, found None"),
-        (schemes.rotary, {"hidden_size": 2, "num_attention_heads": 4}, "too small for 4 heads"),
-        (schemes.rotary, {**HEAD, "rope_theta": 0}, "'rope_theta' .* above 0, found 0"),
-        (schemes.rotary, {**HEAD, "rope_theta": np.inf}, "'rope_theta' .* found inf"),
-        (schemes.rotary, {**HEAD, "rope_scaling": 2.0}, "'rope_scaling' must be an object"),
+        (schemes.rotary, {}, "'hidden_size'.* 0.*None"),
+        (schemes.rotary, {"hidden_size": 2, "num_attention_heads": 4}, r"\b4 heads"),
+        (schemes.rotary, {**HEAD, "rope_theta": 0}, "'rope_theta' .* 0;"),
+        (schemes.rotary, {**HEAD, "rope_theta": np.inf}, "'rope_theta' .*inf"),
+        (schemes.rotary, {**HEAD, "rope_scaling": 2.0}, "'rope_scaling'"),
         (schemes.rotary, {**HEAD, "rope_parameters": {"full_attention": {}}}, "one set per layer type"),
         (schemes.layered_rotary, {**HEAD, "rope_parameters": {"full_attention": 1}}, "must be an object"),
-        (partial(schemes.rotary, share=0.01), HEAD, "rotate 0 of the 16 dimensions"),
-        (schemes.alibi, {}, "'n_head' or 'num_attention_heads' must be an integer"),
+        (partial(schemes.rotary, share=0.01), HEAD, "0 .*16"),
+        (schemes.alibi, {}, "'num_attention_heads'"),
         *(
             (
                 partial(schemes.t5_bias, binder=Stored({}), side="encoder"),
                 {"relative_attention_num_buckets": buckets, "relative_attention_max_distance": distance},
-                f"'relative_attention_max_distance': need .*; found buckets={buckets}, max_distance={distance}",
+                f"'relative_attention_max_distance': .*buckets={buckets}, max_distance={distance}",
             )
             for buckets, distance in ((3, 128), (32, 8))
         ),
@@ -241,14 +241,14 @@ def test_rotary_numbers_differ_by_layer_type(config: dict[str, Any], thetas: tup
             (
                 partial(schemes.deberta_log_buckets, binder=Stored({})),
                 {"relative_attention": True, "position_buckets": buckets, "max_position_embeddings": 9},
-                f"'position_buckets' .*: need .*; found buckets={buckets}, max_positions=9",
+                f"'position_buckets' .*buckets={buckets}, max_positions=9",
             )
             for buckets in (1, 16)
         ),
         (
             partial(schemes.mpnet_bias, binder=Stored({}), side="encoder"),
             {"relative_attention_num_buckets": 17, "num_attention_heads": 2},
-            "_num_buckets' must be 32, .* found 17",
+            "_num_buckets' .*32.* 17",
         ),
     ],
 )
@@ -299,5 +299,5 @@ def test_deberta_numbers_come_from_the_config() -> None:
     np.testing.assert_allclose(normed.relative_embeddings[3], row, atol=NORM_TOLERANCE)
     assert read(max_relative_positions=9).max_positions == 9
     assert read(max_relative_positions=0).max_positions == 17
-    with pytest.raises(CheckpointError, match="'position_buckets' must"):
+    with pytest.raises(CheckpointError, match="'position_buckets'"):
         read(position_buckets="many")

@@ -39,6 +39,7 @@ from minibert.equations.blocks import (
     pre_norm_block,
     self_attention,
     softmax,
+    visible,
 )
 from minibert.equations.heads import tied_logits
 from minibert.equations.input_layer import Array, bert_input, gpt2_input, layer_norm
@@ -204,6 +205,14 @@ def test_an_activation_piece_by_piece(rows: int) -> None:
         want = gelu(x)
         assert fast.activated(gelu, x) is x
         np.testing.assert_array_equal(x, want)
+
+
+@pytest.mark.parametrize("window", [None, 0, 2])
+@pytest.mark.parametrize("causal", [False, True])
+def test_who_sees_whom_by_a_loop(causal: bool, window: int | None) -> None:
+    for (i, key), seen in np.ndenumerate(visible(np.arange(3, 7), np.arange(9), causal, window)):
+        query = i + 3
+        assert seen == ((key <= query or not causal) and (window is None or abs(query - key) <= window))
 
 
 def test_a_masked_key_has_no_share() -> None:

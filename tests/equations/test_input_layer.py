@@ -126,6 +126,13 @@ def test_lookup_takes_every_integer(dtype: str) -> None:
     assert checked.dtype == np.int64 and np.array_equal(checked, ids)
 
 
+def test_an_id_before_the_table_s_first_is_refused_whatever_its_bits() -> None:
+    assert fast.check_ids(np.array([-1, 8]), 9, first=-1).tolist() == [-1, 8]
+    for ids in (np.array([-2]), np.array([9]), np.array([2**64 - 1], np.uint64)):  # whose bits are those of -1
+        with pytest.raises(IndexError):
+            fast.check_ids(ids, 9, first=-1)
+
+
 ROWS_OF_IDS = st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=3)
 
 

@@ -81,6 +81,10 @@ def test_what_the_rows_say_of_their_own_rotation() -> None:
         scheme = scheme_of(family, head)
         np.testing.assert_array_equal(scheme.frequencies[None], rotary_frequencies(dim, theta), family)
         assert scheme.pairing == ("neighbours" if family == "cohere2" else "halves"), family
+    scaled = scheme_of("ministral3", head)  # yarn, and a factor of queries from 16,384 tokens on
+    assert scaled.growth == (0.1, 16384) and scaled.rotations[None].original_length == 16384
+    factors = scaled.query_factor([16383, 16384, 3 * 16384])
+    np.testing.assert_allclose(factors, [1, 1 + 0.1 * np.log(2), 1 + 0.1 * np.log(4)], rtol=1e-6)
     layered = scheme_of("gemma3_text", head).frequencies
     for layer_type, theta in (("full_attention", 1e6), ("sliding_attention", 1e4)):
         np.testing.assert_array_equal(layered[layer_type], rotary_frequencies(256, theta))
@@ -147,20 +151,20 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"rope_type": "linear"}, "'factor' must be a number above 0, found None"),
-        ({"rope_type": "linear", "factor": 0}, "'factor' .* above 0, found 0"),
-        ({"rope_type": "llama3", "factor": True}, "'factor' .* found True"),
-        ({"rope_type": "dynamic", "factor": 2.0}, "'dynamic' scaling .* minibert does not compute"),
-        ({"rope_type": "yarn"}, "'factor' must be a number above 0, found None"),
-        ({"rope_type": "yarn", "factor": 2.0, "rope_theta": 1}, "base other than 1"),
-        ({"rope_type": "yarn", "factor": 2.0, "mscale": "1", "mscale_all_dim": 1}, "'mscale' .* found '1'"),
-        ({"rope_type": "longrope", "short_factor": [1.0] * 8}, "'longrope' scaling .* minibert does not compute"),
-        ({"type": "yarn", "short_factor": [1.0] * 8}, "'longrope' scaling .* minibert does not compute"),
-        ({**LLAMA3, "original_max_position_embeddings": -1}, "'original_max_position_embeddings' .* found -1"),
-        ({"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 1.5}, "rotate 24 of the 16"),
-        ({"rope_type": "mrope"}, "'mrope' scaling .* minibert does not compute; it knows default, linear"),
+        ({"rope_type": "linear"}, "'factor' .*None"),
+        ({"rope_type": "linear", "factor": 0}, "'factor' .* 0;"),
+        ({"rope_type": "llama3", "factor": True}, "'factor' .*True"),
+        ({"rope_type": "dynamic", "factor": 2.0}, "'dynamic'"),
+        ({"rope_type": "yarn"}, "'factor' .*None"),
+        ({"rope_type": "yarn", "factor": 2.0, "rope_theta": 1}, "base=1"),
+        ({"rope_type": "yarn", "factor": 2.0, "mscale": "1", "mscale_all_dim": 1}, "'mscale' .*'1'"),
+        ({"rope_type": "longrope", "short_factor": [1.0] * 8}, "'longrope'"),
+        ({"type": "yarn", "short_factor": [1.0] * 8}, "'longrope'"),
+        ({**LLAMA3, "original_max_position_embeddings": -1}, "'original_max_position_embeddings' .*-1"),
+        ({"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 1.5}, "24 .*16"),
+        ({"rope_type": "mrope"}, "'mrope' .*default, linear"),
         ({"rope_type": ["linear"]}, "does not compute"),
-        ({"type": None}, "asks for None scaling"),
+        ({"type": None}, "None"),
     ],
 )
 def test_configs_that_no_frequencies_can_be_made_of(parameters: dict[str, Any], message: str) -> None:
@@ -171,12 +175,23 @@ def test_configs_that_no_frequencies_can_be_made_of(parameters: dict[str, Any], 
         schemes.layered_rotary(Config({**HEAD, "rope_parameters": layered}))
 
 
+def test_truncate_is_read_beside_the_layer_types_alone() -> None:
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+
+    def frequencies(beside: dict[str, Any], inside: dict[str, Any]) -> list[float]:
+        parameters = dict.fromkeys(("full_attention", "sliding_attention"), yarn | inside) | beside
+        found = schemes.layered_rotary(Config({**HEAD, "rope_parameters": parameters})).frequencies
+        return [float(x) for x in found["full_attention"]]
+
+    assert frequencies({}, {"truncate": False}) == frequencies({}, {}) != frequencies({"truncate": False}, {})
+
+
 def test_rules_that_need_the_length_ask_for_it() -> None:
-    with pytest.raises(CheckpointError, match="'max_position_embeddings' must be a"):
+    with pytest.raises(CheckpointError, match="'max_position_embeddings'"):
         schemes.rotary(Config({"hidden_size": 32, "num_attention_heads": 2, "rope_parameters": LLAMA3}))
 
 
 @pytest.mark.parametrize("flat", [{"rope_type": "linear", "factor": 2.0}, {"type": "linear"}, {"factor": 2.0}])
 def test_parameters_that_are_not_sorted_by_layer_type_are_refused(flat: dict[str, Any]) -> None:
-    with pytest.raises(CheckpointError, match="must hold one set per layer type"):
+    with pytest.raises(CheckpointError):
         schemes.layered_rotary(Config({**HEAD, "rope_parameters": flat}))

@@ -27,7 +27,7 @@ from minibert.families.parts import attention_schemes as schemes
 from minibert.families.parts.modules import LayerNorm
 from minibert.families.parts.steps import Lookup, Norm, Project
 from minibert.models.run import packing
-from minibert.verify.differences import Difference, compare, rms
+from minibert.verify.report import Difference, compare, rms
 from minibert.verify.subjects import tolerances
 from minibert.verify.traces import trace
 
@@ -117,13 +117,23 @@ def test_a_trace_and_a_call_are_in_the_reference_s_form(case: Case, monkeypatch:
                 assert layer(**one, past_length=past)[0].tobytes() == alone.tobytes(), (kind, i)
 
 
+def test_mpnet_counts_no_token_that_is_cached() -> None:
+    with minibert.load(REFERENCE / "mpnet") as layer:
+        assert layer([[5, 6, 7]], past_length=2).tobytes() == layer([[5, 6, 7]]).tobytes()
+
+
+def test_opt_s_mask_covers_the_tokens_that_are_cached() -> None:
+    with minibert.load(REFERENCE / "opt") as layer, pytest.raises(ValueError, match=r"\(1, 5\)"):
+        layer([[5, 6, 7]], attention_mask=[[1, 1, 1]], past_length=2)
+
+
 @pytest.mark.parametrize(
     ("wrong", "first"), [(np.int64(-2), -1), (np.int8(16), -1), (np.uint64(2**64 - 1), 0)], ids=str
 )
 def test_opt_takes_no_position_below_that_of_a_masked_token(wrong: np.integer[Any], first: int) -> None:
     with (
         minibert.load(REFERENCE / "opt") as layer,
-        pytest.raises(IndexError, match=rf"position_ids\[0, 2\] is {wrong}, but the table has rows {first}\.\.15$"),
+        pytest.raises(IndexError, match=rf"^position_ids\[0, 2\] .* {wrong}\b"),
     ):
         layer([[5, 6, 7]], position_ids=np.array([[0, 1, wrong]], wrong.dtype))  # 2^64 - 1 has the bits of -1
 
@@ -132,9 +142,7 @@ def test_opt_takes_no_position_below_that_of_a_masked_token(wrong: np.integer[An
 def test_position_scheme_of_attention(case: Case) -> None:
     with case.layer() as layer:
         if case.facts["family"] == "xlnet":
-            with pytest.raises(
-                CheckpointError, match="sinusoids by distance inside attention, which minibert does not"
-            ):
+            with pytest.raises(CheckpointError):
                 layer.attention_position  # noqa: B018
             return
         scheme = layer.attention_position
@@ -160,7 +168,7 @@ def test_a_side_that_a_family_lacks_is_refused(name: str) -> None:
     row = minibert.FAMILIES[name]
     case = next(case for case in CASES if case.facts["family"] == name)
     for side in {"encoder", "decoder", "both"} - set(row.sides):
-        with pytest.raises(ValueError, match=f"side must be .* for {name}, found '{side}'"):
+        with pytest.raises(ValueError, match=f"^side .*{name}.*'{side}'"):
             minibert.load(case.folder, side=side)
 
 

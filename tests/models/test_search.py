@@ -29,7 +29,7 @@ def vectors(seed: int, count: int = 60, dim: int = 5) -> Array:
 
 
 def test_other_names_of_a_search() -> None:
-    with pytest.raises(ValueError, match="top_k must be an integer >= 1, found 0"):
+    with pytest.raises(ValueError, match=r"^top_k "):
         minibert.semantic_search([1.0], [[1.0]], top_k=0)
     some = vectors(3)
     found = minibert.semantic_search(some[:4], some, top_k=6)
@@ -51,14 +51,14 @@ def test_a_search_of_bits_counts_them(precision: str) -> None:
     assert np.array_equal(scores, -np.sort(-hamming(small[:3], small), axis=1)[:, :4]) and ids[1, 0] == 1
     (number,), _ = minibert.search(np.array([[128]], "u1"), np.array([[127], [0]], "u1"), 1, precision="ubinary")
     assert number == [1]
-    with pytest.raises(ValueError, match=f"precision='{precision}' counts bits; leave it out, or compare"):
+    with pytest.raises(ValueError, match=f"^precision='{precision}' "):
         minibert.search(small, small, precision=precision, compare=dot)
     for wrong in (small.astype(np.float32), small.view(np.uint8 if precision == "binary" else np.int8)):
-        with pytest.raises(TypeError, match=f"='{precision}' compares vectors of u?int8, .*; queries: {wrong.dtype}"):
+        with pytest.raises(TypeError, match=f"='{precision}' .*queries: {wrong.dtype}"):
             minibert.search(wrong, small, precision=precision)
         with pytest.raises(TypeError, match=f"; vectors: {wrong.dtype}"):
             minibert.search(small, wrong, precision=precision)
-    with pytest.raises(ValueError, match="precision must be one of"):
+    with pytest.raises(ValueError, match=r"^precision "):
         minibert.search(small, small, precision="bits")
     named = minibert.semantic_search(small[:3], small, top_k=4, precision=precision)
     assert [[each["corpus_id"] for each in row] for row in named] == ids.tolist()
@@ -68,11 +68,11 @@ def test_bytes_that_may_be_bits_are_not_compared_without_a_word() -> None:
     """int8 and uint8 vectors hold numbers or bits, and do not say which."""
     for bits, numbers in (("ubinary", "uint8"), ("binary", "int8")):
         vectors = np.array([[1, 255], [200, 3]], np.uint8).view(numbers)
-        with pytest.warns(UserWarning, match=f"of {numbers} are compared by the cosine .* pass precision='{bits}'"):
+        with pytest.warns(UserWarning, match=f"{numbers} .*precision='{bits}'"):
             found, _ = minibert.search(vectors, vectors, 1)
         assert found.ravel().tolist() == [0, 1]
         for queries in (vectors.tolist(), list(vectors)):
-            with pytest.warns(UserWarning, match=f"of {numbers} are compared by the cosine"):
+            with pytest.warns(UserWarning, match=numbers):
                 minibert.search(queries, vectors, 1)
         assert np.array_equal(minibert.search(vectors, vectors, 1, precision=numbers)[0], found)
 
@@ -93,12 +93,12 @@ def test_search_finds_what_sorting_all_scores_finds() -> None:
     assert set(ids) <= set(np.argsort(-cosine(queries[:1], vectors)[0], kind="stable")[:3])
     assert minibert.search(queries, vectors[:0])[0].shape == (4, 0)
     for odd in (queries[:, :1], queries[:0, :1]):
-        with pytest.raises(ValueError, match=r"vectors must have one width, found queries \(\d, 1\) and vectors"):
+        with pytest.raises(ValueError, match=r"\(\d, 1\)"):
             minibert.search(odd, vectors)
     for odd in ("cat", np.array(["cat"]), queries[None]):
-        with pytest.raises(TypeError, match=r"must be vectors \(n, dim\) of numbers, found"):
+        with pytest.raises(TypeError):
             minibert.search(odd, vectors)
-    with pytest.raises(TypeError, match=r"compare must be a function, such as equations\.sentences\.dot, found 'dot'"):
+    with pytest.raises(TypeError, match=r"^compare .*'dot'"):
         minibert.search(queries, vectors, compare="dot")  # type: ignore[arg-type]
 
 
@@ -139,10 +139,10 @@ def test_a_vector_that_is_no_number_is_named(compare: Any, bad: float) -> None:
     vectors = np.ones((9, 2), np.float32)
     odd = vectors.copy()
     odd[5, 1] = bad
-    with pytest.raises(ValueError, match=r"queries\[5\] has NaN or an infinite number"):
+    with pytest.raises(ValueError, match=r"queries\[5\]"):
         minibert.search(odd, vectors, compare=compare)
     for blocks in (odd, iter([odd[:4], odd[4:]])):
-        with pytest.raises(ValueError, match=r"vectors\[5\] has NaN or an infinite number"):
+        with pytest.raises(ValueError, match=r"vectors\[5\]"):
             minibert.search(vectors, blocks, 1, compare)
     wide = np.full((2, 2), 3e38, np.float32)  # whose product is infinite, and which are numbers
     assert minibert.search(wide, wide, 2, compare)[0].tolist() == [[0, 1]] * 2
@@ -204,9 +204,9 @@ def test_a_word_is_looked_up_as_it_stands_in_a_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "says"),
     [
-        ("embeddings", r"'embeddings' has no row of its own: it is 4 pieces here, em ##bed ##ding ##s; ask for one"),
-        ("new york", r"2 pieces here, new york; "),
-        ("☃", r"'☃' is unknown to this vocabulary, which has \[UNK\] for it"),
+        ("embeddings", "'embeddings' .*em ##bed ##ding ##s"),
+        ("new york", "new york"),
+        ("☃", r"'☃' .*\[UNK\]"),
         ("", "'' has no token in this vocabulary; give a word"),
     ],
 )

@@ -77,11 +77,11 @@ def test_the_longest_length_can_be_set_and_acts_from_the_next_call_on() -> None:
 def test_a_length_that_cannot_be_is_refused_and_changes_nothing() -> None:
     encoder = dense()
     encoder.max_seq_length = 5
-    with pytest.raises(ValueError, match="max_seq_length must be at most 32, the position table's rows; found 33"):
+    with pytest.raises(ValueError, match=r"^max_seq_length .*\b33\b"):
         encoder.max_seq_length = 33
     assert encoder.max_seq_length == 5
     encoder.max_seq_length = 1
-    with pytest.raises(ValueError, match="max_length 1 has no room for the 2 special tokens"):
+    with pytest.raises(ValueError, match=r"^max_length 1 "):
         encoder.encode("we")
     prompted = minibert.load_encoder(REFERENCE / "sentences-prompts", max_seq_length=5)
     found = prompted.encode("we", prompt="the clouds: the clouds: ")  # of which nothing is pooled
@@ -115,11 +115,11 @@ def test_lengths_set_from_two_threads_at_once() -> None:
 def test_a_mistyped_attribute_is_an_error() -> None:
     encoder = dense()
     for name in ("max_seq_lenght", "truncate_dim", "dim", "dtype", "config", "encode", "embeddings", "prompts"):
-        with pytest.raises(AttributeError, match=f"'{name}' cannot be set on an Encoder; what can be set: max_seq_le"):
+        with pytest.raises(AttributeError, match=f"'{name}'"):
             setattr(encoder, name, 8)
     for layer in (encoder.embeddings, minibert.load(DENSE)):
         for name in ("max_seq_length", "max_length", "dim", "word_embeddings", "family"):
-            with pytest.raises(AttributeError, match=f"'{name}' cannot be set on an EmbeddingLayer; none of its attr"):
+            with pytest.raises(AttributeError, match=f"'{name}'"):
                 setattr(layer, name, 8)
     assert encoder.dim == 8 and encoder.encode("we").shape == (6,)
 
@@ -222,29 +222,29 @@ def test_what_code_for_sentence_transformers_passes_and_reads() -> None:
     plain = opened("sentences-bare")
     assert (plain.similarity_fn_name, plain.truncate_dim, plain.default_prompt_name) == ("cosine", None, None)
     assert [opened(name).similarity_fn_name for name in ("uses-sparse", "late-fixed")] == ["dot", "maxsim"]
-    with pytest.raises(AttributeError, match="'truncate_dim' cannot be set on an Encoder"):
+    with pytest.raises(AttributeError, match="'truncate_dim'"):
         encoder.truncate_dim = 5  # type: ignore[misc]
 
 
 REFUSED: list[tuple[type[Exception], str, Any, dict[str, Any]]] = [
-    (TypeError, "prompts must be texts by name", DENSE, {"prompts": ["query: "]}),
-    (TypeError, "prompts must be texts by name", DENSE, {"prompts": {"query": None}}),
-    (TypeError, "default_prompt_name must be a str", DENSE, {"default_prompt_name": 1}),
-    (ValueError, "default_prompt_name must be one of the prompts 'query', 'document', found 'x'", DENSE,
+    (TypeError, "prompts ", DENSE, {"prompts": ["query: "]}),
+    (TypeError, "prompts ", DENSE, {"prompts": {"query": None}}),
+    (TypeError, "default_prompt_name ", DENSE, {"default_prompt_name": 1}),
+    (ValueError, "^default_prompt_name .*'query', 'document'.*'x'", DENSE,
      {"default_prompt_name": "x"}),
-    (ValueError, "truncate_dim must be an integer >= 1", DENSE, {"truncate_dim": 0}),
-    (ValueError, "max_seq_length must be an integer >= 1", DENSE, {"max_seq_length": 2.0}),
-    (ValueError, "max_seq_length must be at most 32", DENSE, {"max_seq_length": 33}),
-    (TypeError, "load_encoder: got an unexpected keyword argument 'max_length'; did you", DENSE, {"max_length": 3}),
-    (ValueError, "similarity_fn_name must be one of cosine, dot, ", DENSE, {"similarity_fn_name": "near"}),
-    (ValueError, "similarity_fn_name must be one of cosine, dot, ", DENSE, {"similarity_fn_name": ["dot"]}),
-    (ValueError, "truncate_dim has no effect on a CrossEncoder; leave it out", RERANKER, {"truncate_dim": 3}),
-    (ValueError, "similarity_fn_name has no effect on a Cro", RERANKER, {"similarity_fn_name": "dot"}),
-    *((TypeError, f"load_encoder: {name} must be .*, found .*; the page \"from sentence-transf", DENSE, {name: value})
+    (ValueError, "truncate_dim", DENSE, {"truncate_dim": 0}),
+    (ValueError, "max_seq_length", DENSE, {"max_seq_length": 2.0}),
+    (ValueError, r"^max_seq_length .*\b33\b", DENSE, {"max_seq_length": 33}),
+    (TypeError, "load_encoder: .*'max_length'", DENSE, {"max_length": 3}),
+    (ValueError, "similarity_fn_name .*cosine, dot, ", DENSE, {"similarity_fn_name": "near"}),
+    (ValueError, "similarity_fn_name .*cosine, dot, ", DENSE, {"similarity_fn_name": ["dot"]}),
+    (ValueError, "truncate_dim .*CrossEncoder", RERANKER, {"truncate_dim": 3}),
+    (ValueError, "similarity_fn_name .*Cro", RERANKER, {"similarity_fn_name": "dot"}),
+    *((TypeError, f"load_encoder: {name} ", DENSE, {name: value})
       for name, value in (("device", "cuda"), ("trust_remote_code", True), ("backend", "onnx"),
                           ("model_kwargs", {"dtype": "float16"}), ("modules", []))),
-    (TypeError, "load_encoder: got an unexpected keyword argument 'threds'; did you mean threa", DENSE, {"threds": 2}),
-    (ValueError, "truncate_dim has no effect on a SparseEncoder", REFERENCE / "uses-sparse", {"truncate_dim": 3}),
+    (TypeError, "load_encoder: .*'threds'.*threads", DENSE, {"threds": 2}),
+    (ValueError, "truncate_dim .*SparseEncoder", REFERENCE / "uses-sparse", {"truncate_dim": 3}),
 ]  # fmt: skip
 
 

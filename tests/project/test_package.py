@@ -102,6 +102,17 @@ def test_metadata_and_its_five_packages(metadata: email.message.Message) -> None
     assert with_torch == {"reference", "bench"}
 
 
+def test_classifiers_are_what_was_tried(metadata: email.message.Message) -> None:
+    page = (ROOT / "scripts/site/pages/changelog.md").read_text("utf-8")
+    tried = [row for row in re.findall(r"^\| (.+? \| .+?) \|$", page, re.MULTILINE) if "was not run" not in row]
+    (minors,) = re.findall(r"Linux on x86-64, Python 3\.(\d+) to 3\.(\d+) ", "\n".join(tried))
+    versions = [f"3.{minor}" for minor in range(int(minors[0]), int(minors[1]) + 1)]
+    classifiers = [each.split(" :: ") for each in metadata.get_all("Classifier")]
+    assert [each[-1] for each in classifiers if each[:2] == ["Programming Language", "Python"]] == ["3", *versions]
+    assert [each[-1] for each in classifiers if each[0] == "Operating System"] == ["Linux"]
+    assert {row.partition(" ")[0] for row in tried[1:]} == {"Linux"}
+
+
 def test_an_index_is_given_no_link_into_the_project(metadata: email.message.Message) -> None:
     """It shows README.md without the files beside it; the words and blocks stay."""
     told, written = metadata.get_payload(), (ROOT / "README.md").read_text("utf-8")

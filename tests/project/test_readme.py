@@ -61,12 +61,6 @@ def run(code: str, folder: Path, **environment: str) -> str:
     return ran([sys.executable, "-W", "error", "-c", code], folder, **environment)
 
 
-def test_it_is_read_in_one_sitting() -> None:
-    assert len(README.splitlines()) <= 150 and len(README.split()) <= 1300
-    readers = re.findall(r"^## For the \w+\n\n(.*?)\n\n", README, re.DOTALL | re.MULTILINE)
-    assert [(len(text.splitlines()) <= 5, text.count("](")) for text in readers] == [(True, 1)] * 3
-
-
 def test_the_ten_lines_print_what_stands_below_them(minilm: Path, tmp_path: Path) -> None:
     ((code, shown),) = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", README, re.DOTALL)
     assert len([line for line in code.splitlines() if line]) == 10
@@ -199,21 +193,6 @@ def test_a_part_shows_what_its_command_prints(program: str, last_place: float, m
     assert np.abs(np.array(numbers[0], float) - np.array(numbers[1], float)).max() < 1.1 * last_place
 
 
-def test_the_four_models_are_shown_as_they_are_found(minilm: Path, tmp_path: Path) -> None:
-    """Without a Hub, and without what this machine has of it: what the page says was run elsewhere may stand."""
-    (command,) = [command for command in PARTS if "four_models" in command]
-    environment = {"MINIBERT_MODEL": str(minilm), "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    printed = ran([sys.executable, *command.split()[1:]], **environment)
-    here, there = ([line.split(" | ") for line in text.strip().splitlines()] for text in (printed, PARTS[command]))
-    models = ["bert-base-uncased", "gpt2", "t5-small", "all-MiniLM-L6-v2"]
-    assert [row[0].strip("| ") for row in here[2:]] == models
-    for ours, shown in zip(here, there, strict=True):
-        assert [cell for i, cell in enumerate(ours) if i != 3] == [cell for i, cell in enumerate(shown) if i != 3]
-    assert [row[3] for row in here[2:5]] == ["not run here"] * 3
-    assert not [row for row in there[2:] if "DIFFERENT" in row[3]]
-    assert re.fullmatch(r"0; after LayerNorm [12]\.\de-07", here[5][3]) and here[5][3][:19] == there[5][3][:19]
-
-
 def test_the_map_of_a_change_names_files_that_are_there() -> None:
     text = (ROOT / "scripts" / "README.md").read_text(encoding="utf-8")
     rows = text.partition("## The commands")[0]
@@ -282,9 +261,10 @@ def test_a_search_of_what_bulk_wrote(minilm: Path, tmp_path: Path, monkeypatch: 
 
 
 def test_an_engine(minilm: Path) -> None:
-    """The one that the tests' own extra brings; the others are tried by hand, as the file says."""
-    command = [sys.executable, RECIPES.parent / "engines.py", minilm, "polars"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    tried = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert (tried.returncode, tried.stderr) == (0, "")
-    assert re.fullmatch(r"\| polars \| [\d.]+ \| \d\.\de[+-]\d\d \|", tried.stdout.splitlines()[-1])
+    """The one that the tests' own extra brings; the others were tried by hand, as the page says."""
+    (code,) = re.findall(r"```python\n(import polars\n\n.*?)```", (RECIPES / "README.md").read_text("utf-8"), re.DOTALL)
+    encoder = minibert.load_encoder(minilm)
+    names = {"texts": TEXTS, "encoder": encoder}
+    exec(compile(code, "README.md", "exec"), names)
+    # a sentence's last bits change with its batch, which engines cut in their own way; measured: 1.0e-7
+    assert np.allclose(names["table"]["vector"].to_numpy(), encoder.encode(TEXTS), atol=1e-6, rtol=0)

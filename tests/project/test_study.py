@@ -21,6 +21,7 @@ from command_line import Patch, Printed
 from limits import CHILD_SECONDS
 from needed import module_of
 from notebooks import SHARED, TITLES
+from printed_models import write_bert_tokenizer
 
 from minibert.equations.input_layer import Array, sinusoidal_positions
 from minibert.verify.mistakes.wrong_rows import ROWS
@@ -202,11 +203,8 @@ UNTRAINED = ("002_sinusoids_t5", "t5_relative_bias")  # what they look at
 
 
 @pytest.mark.slow
-def test_what_is_said_of_bert_base_holds_for_its_positions(
-    reference_folder: Path, bert_positions: Array, tmp_path: Path
-) -> None:
+def test_what_is_said_of_bert_base_holds_for_its_positions(bert_positions: Array, minilm: Path, tmp_path: Path) -> None:
     """Its own position rows and vocabulary, word rows made up: all that 000 checks for this model alone."""
-    words = reference_folder / "tokenizers"
     config = {**BERT, "vocab_size": 30522, "hidden_size": 768, "max_position_embeddings": 512}
     normal = np.random.default_rng(0).standard_normal
     named = {
@@ -216,8 +214,7 @@ def test_what_is_said_of_bert_base_holds_for_its_positions(
         "embeddings.LayerNorm.weight": np.ones(768, np.float32),
         "embeddings.LayerNorm.bias": np.zeros(768, np.float32),
     }
-    folder = write(tmp_path / "bert-base-uncased", config, named)
-    shutil.copy(words / "bert-base-uncased_tokenizer.json", folder / "tokenizer.json")
+    folder = write_bert_tokenizer(write(tmp_path / "bert-base-uncased", config, named), minilm)
     printed = run("000_bert_positions", tmp_path, MINIBERT_BERT=str(folder))
     assert "a neighbour is the most similar row for 473 of 512 positions\n" in printed
     probed = run("position_probes", tmp_path, MINIBERT_BERT=str(folder))

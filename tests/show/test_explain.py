@@ -105,7 +105,7 @@ def test_the_short_page_has_one_token_s_first_six_numbers_of_each_step(minilm: P
 
 def test_a_text_that_is_too_long_is_cut_or_refused_before_the_first_line(minilm: Path, tmp_path: Path) -> None:
     layer = minibert.load(minilm)
-    with pytest.raises(ValueError, match="longest sequence is 512"):
+    with pytest.raises(ValueError, match="512"):
         next(explain(layer, "cloud " * 600))
     assert next(explain(layer, "cloud " * 600, truncation=True)).startswith("512 tokens of bert")
     assert next(

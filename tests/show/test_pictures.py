@@ -110,7 +110,7 @@ def test_the_addends_drawn_are_those_of_the_sum(
 
 @pytest.mark.parametrize("layer", ["opt-project"], indirect=True)
 def test_rows_of_another_width_than_the_words_are_not_drawn_over_them(layer: EmbeddingLayer) -> None:
-    with pytest.raises(ValueError, match="no common axis"):
+    with pytest.raises(ValueError):
         picture("rows", layer, "w5")
 
 

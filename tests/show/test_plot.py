@@ -71,7 +71,7 @@ def test_an_axes_passed_is_drawn_into_and_without_one_there_is_a_figure(name: st
 @pytest.mark.parametrize(
     ("draw", "said"),
     [
-        (lambda: plot.position_rows(normal(3, 4), positions=[0, -1]), r"positions\[1\] is -1"),
+        (lambda: plot.position_rows(normal(3, 4), positions=[0, -1]), r"positions\[1\].* -1"),
         (lambda: plot.position_rows(normal(3, 4), positions=[0, 1], axes=[Figure().subplots()]), "zip"),
         (lambda: plot.table_image(normal(4)), "expected a matrix"),
         (lambda: plot.table_image(normal(2, 3, 4)), "expected a matrix"),
@@ -233,6 +233,6 @@ def test_save_writes_by_ending_and_the_same_bytes_each_time(ending: str, tmp_pat
     first, second = ((tmp_path / f"{name}{ending}").read_bytes() for name in ("one", "two"))
     assert first.startswith(STARTS[ending])
     assert first == second
-    with pytest.raises(ValueError, match=r"must end in \.svg or \.png or \.pdf"):
+    with pytest.raises(ValueError, match=r"\.svg.*\.png.*\.pdf"):
         plot.save(Figure(), tmp_path / "a.jpg")
     assert len(list(tmp_path.iterdir())) == 2, "nothing is left beside the pictures"

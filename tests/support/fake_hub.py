@@ -129,14 +129,6 @@ def total(size: int) -> Fault:
     return fault
 
 
-def longer(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-    """Send a thousand bytes more than Content-Range promises."""
-    answer.stop += 1000
-    answer.closed, answer.headers["Connection"] = True, "close"
-    answer.headers["Content-Length"] = str(answer.stop - answer.start)
-    return answer
-
-
 def drip(bytes_per_second: float) -> Fault:
     """Send the body slowly."""
     return with_fields(bytes_per_second=bytes_per_second)

@@ -227,7 +227,7 @@ PLANTED: dict[str, Planted] = {
         configured(sliding_window=1)),
     # -- EmbeddingGemma 2
     "EmbeddingGemma 2's window as a width": Planted(
-        GEMMA2, {"attentions.0": "window as a diameter", "layers.0.self_attn.scores": "window as a diameter"},
+        GEMMA2, {"attentions.0": "window half as wide", "layers.0.self_attn.scores": "window half as wide"},
         configured(sliding_window=3), settings={"sliding_window": 6}),
     "EmbeddingGemma 2's piece of another block": Planted(
         GEMMA2, every("layers.{i}.ple_block.per_layer_projection", "piece of the next block"),

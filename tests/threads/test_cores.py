@@ -48,7 +48,7 @@ def test_variables(variables: dict[str, str], found: int, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", " ", "²", "4,2", "9" * 5000])
 def test_a_variable_of_ours_that_is_no_number(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cores.OURS, value)
-    with pytest.raises(ValueError, match="the variable MINIBERT_THREADS must be an integer >= 1, found"):
+    with pytest.raises(ValueError, match="MINIBERT_THREADS"):
         cores.cores()
 
 

@@ -44,22 +44,22 @@ def test_vectors_are_an_array_or_a_file(tmp_path: Path) -> None:
     np.save(path := tmp_path / "port.npy", VectorPort(folder, "first token")(texts))
     wrong = minibert.compare(folder, against=path, texts=texts)
     assert wrong.mistakes == ["pooling cls"] and set(wrong.differences) == set(texts)
-    with pytest.raises(ValueError, match="for intermediates, not for vectors"):
+    with pytest.raises(ValueError):
         minibert.compare(folder, against=path, texts=texts, only=["sum"])
-    with pytest.raises(ValueError, match="has 3 vectors, but there are 2 texts"):
+    with pytest.raises(ValueError, match=r"\b3 .*2\b"):
         minibert.compare(folder, against=path, texts=texts[:2])
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (dict(model=3), "model must be a folder or a Hub name, found int"),
-        (dict(against=None), "against must be a path, a dict of arrays, or an array of vectors, found NoneType"),
-        (dict(against=[1.0]), "against must be .* found list"),
-        (dict(texts=[1, 2]), r"texts must be a list of str, found \[1, 2\]"),
-        (dict(only=[3]), r"only must be a list of str, found \[3\]"),
-        (dict(batches="plain"), "batches must be a list of str, found 'plain'"),
-        (dict(tolerance="1"), "tolerance must be a number, found '1'"),
+        (dict(model=3), "^model .*int"),
+        (dict(against=None), "^against .*NoneType"),
+        (dict(against=[1.0]), "^against .*list"),
+        (dict(texts=[1, 2]), r"^texts .*\[1, 2\]"),
+        (dict(only=[3]), r"^only .*\[3\]"),
+        (dict(batches="plain"), "^batches .*'plain'"),
+        (dict(tolerance="1"), "^tolerance .*'1'"),
     ],
 )
 def test_an_argument_of_another_type_is_refused(wrong: Any, message: str) -> None:
@@ -70,11 +70,11 @@ def test_an_argument_of_another_type_is_refused(wrong: Any, message: str) -> Non
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (dict(against=""), "against is empty"),  # which would be this folder
-        (dict(against={"plain|sum": [[1.0], [1.0, 2.0]]}), r"against\['plain\|sum'\] is no array"),
-        (dict(against={"plain|sum": [1j]}), r"against\['plain\|sum'\] is stored as complex128"),
-        (dict(batches=[]), r"batches must name one or be left out, found \[\]"),
-        (dict(encoder=True, side="encoder"), "encoder compares a whole model, which has no sides"),
+        (dict(against=""), "^against "),  # which would be this folder
+        (dict(against={"plain|sum": [[1.0], [1.0, 2.0]]}), r"against\['plain\|sum'\]"),
+        (dict(against={"plain|sum": [1j]}), r"against\['plain\|sum'\] .*complex128"),
+        (dict(batches=[]), "^batches "),
+        (dict(encoder=True, side="encoder"), "^encoder "),
     ],
 )
 def test_what_cannot_be_compared_is_an_error(wrong: Any, message: str) -> None:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import encoders
 import loops
 import numpy as np
 import pytest
+import vector_port
 from ports import few, verify_part
+from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.mistakes.wrong_modules import ROUNDINGS
+from minibert.verify.places import differing, places
 from minibert.verify.report import Comparison
-from minibert.verify.traces import Traces, write_traces
+from minibert.verify.subjects import EncoderSubject
+from minibert.verify.traces import Traces, trace, write_traces
 
 Array = np.ndarray[Any, Any]
 DDOF = "variance divided by dim - 1"
@@ -85,9 +92,9 @@ def test_of_hidden_states_alone_a_mistake_is_no_rounding(form: str, mistake: str
 
 
 def test_a_format_is_of_a_whole_port(folder: Path) -> None:
-    with pytest.raises(ValueError, match="format must be one of float32, float16, bfloat16"):
+    with pytest.raises(ValueError, match="float32, float16, bfloat16"):
         minibert.compare(folder, against={}, format="int4")
-    with pytest.raises(ValueError, match="a narrower one needs"):
+    with pytest.raises(ValueError):
         minibert.compare(folder, against={}, encoder=False, format="float16")
 
 
@@ -108,3 +115,89 @@ def test_other_weights_are_said_in_one_line(levels: int, folder: Path, tmp_path:
     assert len(said) == (levels == 7)
     assert levels == 127 or not any(line.startswith("  block") for line in report.lines)
     assert levels == 7 or verify_part(str(folder), encoder=True, against=path, tolerance=0.2).passed
+
+
+# -- GGUF's Q8_0 -------------------------------------------------------------------------------------------------
+
+
+def in_blocks_of_32(x: Array) -> Array:
+    """Numbers as GGUF stores them in Q8_0: 32 int8 with one scale in float16."""
+    made = np.zeros_like(x)
+    for row in np.ndindex(*x.shape[:-1]):
+        for start in range(0, x.shape[-1], 32):
+            some = x[row][start : start + 32]
+            scale = np.abs(some).max() / np.float32(127)
+            made[row][start : start + 32] = np.rint(some / (scale or 1)) * np.float16(scale).astype(np.float32)
+    return made
+
+
+class Quantized(loops.Port):
+    """Linear maps with weights and inputs in Q8_0, all else in float32."""
+
+    def __init__(self, folder: Path, mistake: str = "") -> None:
+        super().__init__(folder, mistake)
+        self.tensors = {
+            name: in_blocks_of_32(x) if x.ndim == 2 and ("encoder" in name or "word" in name) else x
+            for name, x in self.tensors.items()
+        }
+
+    def dense(self, path: str, rows: Array) -> Array:
+        return super().dense(path, in_blocks_of_32(rows))
+
+
+@pytest.fixture
+def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A BERT of sentences whose rows are two blocks of 32 numbers."""
+    for name, size in (("DIM", 64), ("WIDTH", 64), ("DEPTH", 1)):
+        monkeypatch.setattr(encoders, name, size)
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
+    monkeypatch.setattr(encoders, "COMMON", {**encoders.COMMON, **sizes})
+    return vector_port.write(tmp_path / "wide")
+
+
+@pytest.mark.parametrize("mistake", ["", "no division by sqrt(head_dim)"])
+def test_q8_0_passes_a_right_port_and_no_wrong_one(mistake: str, wide: Path, tmp_path: Path) -> None:
+    write_traces(path := tmp_path / "port.safetensors", *written(wide, Quantized(wide, mistake), ""))
+    assert not verify_part(str(wide), encoder=True, against=path).passed
+    report = verify_part(str(wide), encoder=True, against=path, format="q8_0")
+    assert report.passed == (not mistake), "\n".join(report.lines)
+    if mistake:
+        assert report.matches == [mistake]
+    else:
+        assert report.rounding == "q8_0" and "weights in int8" not in report.hidden
+        assert any("right in q8_0; such rounding can hide: " in line for line in report.lines)
+
+
+@pytest.mark.parametrize("form", ["q8_0", ""])
+def test_vectors_of_a_model_in_q8_0_are_its_own(form: str, wide: Path, tmp_path: Path) -> None:
+    stored = load_file(wide / "model.safetensors")
+    shutil.copytree(wide, narrow := tmp_path / "narrow")
+    rounding = in_blocks_of_32 if form else lambda x: x * np.float32(0.98)
+    changed = {name: rounding(x) if x.ndim == 2 and ("encoder" in name or "word" in name) else x
+               for name, x in stored.items()}  # fmt: skip
+    save_file(changed, narrow / "model.safetensors")
+    texts = ["we lived above the clouds", "the clouds", "above the clouds we lived.", "we lived", "clouds!", "a b c d"]
+    with load_encoder(narrow) as encoder:
+        report = minibert.compare(wide, against=encoder.encode(texts), texts=texts)
+    assert report.passed == bool(form) and report.rounding == form, "\n".join(report.lines)
+
+
+def test_float32_numbers_stored_in_float16_pass(folder: Path, tmp_path: Path) -> None:
+    """Their modules read numbers that the file does not have in full."""
+    report = judged(folder, tmp_path / "port.safetensors", loops.Port(folder), "float16")
+    assert report.passed and report.rounding == "float16", "\n".join(report.lines)
+
+
+@pytest.mark.slow
+def test_a_real_model_with_weights_in_bfloat16_and_computation_in_float32(minilm: Path, tmp_path: Path) -> None:
+    """One large number of a row can round to its true value: then our own error is smaller than the port's."""
+    shutil.copytree(minilm, narrow := tmp_path / "narrow")
+    stored = load_file(minilm / "model.safetensors")
+    changed = {name: ROUNDINGS["bfloat16"](x) if x.dtype == np.float32 else x for name, x in stored.items()}
+    save_file(changed, narrow / "model.safetensors")
+    with load_encoder(minilm) as encoder, load_encoder(narrow) as port:
+        subject = EncoderSubject(encoder, partial(load_encoder, minilm))
+        inputs = few(encoder)
+        theirs = {kind: trace(port, batch) for kind, batch in inputs.items()}
+        found = [d for place in places(subject, inputs, theirs, "bfloat16") for d in differing(place.compared())]
+    assert found == []

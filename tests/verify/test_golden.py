@@ -23,7 +23,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import minibert
-from minibert.verify.differences import compare
+from minibert.verify.report import compare
 from minibert.verify.shipped import TEXTS
 from minibert.verify.subjects import encoder_batches, tolerances
 from minibert.verify.traces import read_traces, trace

@@ -13,11 +13,11 @@ from ports import verify_part
 from reference_files import BY_NAME, CASES, Case, with_mistake
 
 from minibert.families.parts.plan import Step, run
-from minibert.verify.differences import compare
 from minibert.verify.mistakes import MISTAKES
 from minibert.verify.mistakes.mistake import all_places, begin
 from minibert.verify.mistakes.mistake import with_mistake as steps_with
 from minibert.verify.mistakes.wrong_rows import ROWS
+from minibert.verify.report import compare
 from minibert.verify.subjects import AFTER_NORM, batches, tolerances
 from minibert.verify.traces import Traces, trace, write_traces
 from minibert.verify.verify import verify

@@ -61,7 +61,7 @@ SAME = (
     "eps .*|variance in one pass|(rotary frequencies|angles of the rotation|cos and sin) in .*",
     "exponent of the frequencies .*|frequencies by the hidden size", "rotated the other way|cos and sin exchanged",
     "(scores of|q k v in another order:) .*|relative bias transposed",
-    "activation (left out|after the second map)", "norm before the sum|residual missing",
+    "activation (left out|after the second map)", "activation relu6?", "norm before the sum|residual missing",
     "bias (missing|added after .*)", "norm over the .*", "(rotation|attention) of the other layer type|theta .*",
     "window .*",
     "padding seen|mask .*|the first text's mask for all", "relative bias to a distance of .*",

@@ -13,11 +13,11 @@ from ports import verify_part
 from minibert.families.parts.plan import Plan
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
-from minibert.verify.differences import OF_A_PORT, over_kinds
 from minibert.verify.mistakes import MISTAKES
 from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, kept, with_mistake
 from minibert.verify.mistakes.wrong_modules import ROUNDINGS
 from minibert.verify.places import Replay, narrowed, rounded_step
+from minibert.verify.report import OF_A_PORT, over_kinds
 from minibert.verify.subjects import EncoderSubject
 from minibert.verify.traces import Traces, write_traces
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from decimal import Decimal
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from printed_models import printed_of, write_model
+from printed_models import FACTS, printed_of, write_bert_tokenizer, write_model
 from reference_files import BY_NAME
 
 import minibert
@@ -21,6 +22,7 @@ from minibert.verify import verify as verify_module
 from minibert.verify.printed import check, find, half_units
 from minibert.verify.report import Comparison, compare_ids
 from minibert.verify.subjects import Subject, tolerances
+from minibert.verify.traces import trace
 from minibert.verify.verify import verify
 
 BERT = BY_NAME["bert"]
@@ -55,12 +57,42 @@ def test_stored_values_are_found_by_name_and_sizes(model: str, name: str | None)
     assert find(model, SimpleNamespace(config={**sizes, "vocab_size": 5})) is None  # type: ignore[arg-type]
 
 
-def test_printed_positions_are_the_real_table_s(bert_positions: Array) -> None:
+KEPT = FACTS["bert-base-uncased"]
+
+
+def test_printed_positions_are_the_real_ones() -> None:
+    """The real numbers in full, of the rows and columns that are printed."""
+    real = np.array(KEPT["rows"], np.float32).astype(np.float64)
     entries = [entry for entry in printed_of("bert-base-uncased")["values"] if entry["key"] == LOOKUPS[2]]
     assert sum(len(entry["tokens"]) for entry in entries) >= 12
     for entry in entries:
-        got = bert_positions[np.ix_(entry["tokens"], np.arange(768)[entry["columns"]])].astype(np.float64)
+        got = real[np.ix_(entry["tokens"], [KEPT["columns"].index(column) for column in entry["columns"]])]
         assert (np.abs(got - np.array(entry["printed"], float)) <= half_units(entry["printed"])).all()
+
+
+def test_the_rows_kept_here_are_the_real_table_s(bert_positions: Array) -> None:
+    rows = bert_positions[: len(KEPT["rows"])]
+    assert [hashlib.sha256(row.tobytes()).hexdigest() for row in rows] == KEPT["rows_sha256"]
+    assert np.array_equal(rows[:, KEPT["columns"]], np.array(KEPT["rows"], np.float32))
+
+
+@pytest.mark.parametrize("model", ["bert-base-uncased", "gpt2"])
+def test_printed_sums_are_those_of_printed_rows(model: str, tmp_path: Path) -> None:
+    """Sums go column by column: those of the printed columns need no other number."""
+    entries = [entry for entry in printed_of(model)["values"] if entry["key"] == "sum"]
+    assert entries
+    with minibert.load(write_model(tmp_path, model)) as layer:
+        for entry in entries:
+            rows = trace(layer, {"input_ids": np.array([entry["input_ids"]])})["sum"][0]
+            got = rows[np.ix_(entry["tokens"], np.arange(768)[entry["columns"]])]
+            allowed = 4 * half_units(entry["printed"])  # of the sum and of at most three rows with as many digits
+            assert (np.abs(got - np.array(entry["printed"], float)) <= allowed).all()
+
+
+def test_the_page_counts_the_printed_numbers() -> None:
+    page = Path(__file__).parents[2] / "scripts" / "site" / "pages" / "verifier.md"
+    counts = [sum(np.size(each["printed"]) for each in printed_of(model)["values"]) for model in printed.names()]
+    assert "{} printed numbers of bert-base-uncased and {} of gpt2".format(*counts) in page.read_text(encoding="utf-8")
 
 
 def test_printed_ids_are_the_tokenizer_s(minilm: Path) -> None:
@@ -80,8 +112,7 @@ def test_printed_ids_are_the_tokenizer_s(minilm: Path) -> None:
 def planted(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
     """A bert-base-uncased whose printed numbers are the true ones, and whose others are zeros."""
     folder = write_model(tmp_path_factory.mktemp("hub") / "bert-base-uncased", "bert-base-uncased")
-    (folder / "tokenizer.json").write_bytes((minilm / "tokenizer.json").read_bytes())
-    return folder
+    return write_bert_tokenizer(folder, minilm)
 
 
 def only_lookups(values: dict[str, Any]) -> dict[str, Any]:

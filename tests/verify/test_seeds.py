@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_hub import FakeHub, quick_pauses, refused, status, use
-from printed_models import is_row, printed_of, write_model
+from printed_models import (
+    add_as_on_the_hub,
+    is_row,
+    printed_of,
+    write_bert_tokenizer,
+    write_gpt2_tokenizer,
+    write_model,
+)
 
 from minibert.cli import main
 from minibert.commands.verify import NO_HUB
@@ -24,8 +32,8 @@ BERT, GPT2 = SEEDS
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> dict[str, Path]:
     made = {seed.model: write_model(tmp_path_factory.mktemp("hub") / seed.model, seed.model) for seed in SEEDS}
-    # its vocabulary is bert-base-uncased's
-    (made[BERT.model] / "tokenizer.json").write_bytes((minilm / "tokenizer.json").read_bytes())
+    write_bert_tokenizer(made[BERT.model], minilm)
+    write_gpt2_tokenizer(made[GPT2.model])
     return made
 
 
@@ -34,8 +42,7 @@ def hub(folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     quick_pauses(monkeypatch)
     with FakeHub() as hub:
         for seed in SEEDS:
-            files = {path.name: path for path in folders[seed.model].iterdir()}
-            hub.add(seed.model, files, seed.commit)
+            add_as_on_the_hub(hub, seed.model, folders[seed.model], seed.commit)
         use(monkeypatch, hub.endpoint, tmp_path)
         yield hub
 
@@ -63,7 +70,8 @@ def test_both_pass_for_a_fraction_of_a_megabyte_each(hub: FakeHub, capsys: pytes
     for seed in SEEDS:
         sent = sum(request.sent for request in hub.asked(rf"{seed.model}/resolve/{seed.commit}/model\.safetensors"))
         assert HEADER < sent < MOST, (seed, sent)
-        tokenizer += sum(request.sent for request in hub.asked(f"{seed.model}/.*/tokenizer"))
+        texts = hub.asked(f"{seed.model}/.*/(tokenizer|vocab|merges)")
+        tokenizer += sum(request.sent for request in texts)
     assert hub.sent - tokenizer < 2 * MOST  # with everything else: the configs, the lists of files, HTTP headers
     assert not hub.asked("/main")  # what was printed is of one commit
     hub.forget()
@@ -81,15 +89,13 @@ def test_every_printed_number_can_be_a_float32(model: str) -> None:
 
 
 @pytest.mark.usefixtures("rows_alone")
-def test_one_number_that_differs_is_found(hub: FakeHub, folders: dict[str, Path], tmp_path: Path) -> None:
-    wrong = tmp_path / "wrong"
-    wrong.write_bytes((folders["gpt2"] / "model.safetensors").read_bytes())
-    with open(wrong, "r+b") as file:
+def test_one_number_that_differs_is_found(hub: FakeHub, tmp_path: Path) -> None:
+    wrong = write_model(tmp_path / "wrong", "gpt2")
+    with open(wrong / "model.safetensors", "r+b") as file:
         length = int.from_bytes(file.read(8), "little")
-        file.seek(8 + length)  # the first number of wpe
+        file.seek(8 + length + json.loads(file.read(length))["wpe.weight"]["data_offsets"][0])
         file.write(np.float32(-0.0189).tobytes())  # printed: -0.01882071979343891
-    files = {"config.json": folders["gpt2"] / "config.json", "model.safetensors": wrong}
-    hub.add("gpt2", files, GPT2.commit)
+    hub.add("gpt2", {path.name: path for path in wrong.iterdir()}, GPT2.commit)
     report = verify_seed(GPT2)
     assert report.ran and not report.passed
     assert [checked.key for checked in report.checked if not checked.passes] == ["wpe"]

@@ -137,7 +137,7 @@ def test_batches_by_name(folder: Path, saved: Path, tmp_path: Path, capsys: Prin
     code, found = run(capsys, *arguments, str(few), *named)
     assert code == 0 and "long (windows, and positions that end too soon)" in found["lines"][-1]
     code, found = run(capsys, *arguments, str(few))
-    assert code == 1 and found["lines"][-1].endswith("to compare a part, name it as `batches`: plain types")
+    assert code == 1 and found["lines"][-1].endswith("to compare a part, name it by `--batches`: plain types")
     change(few, "hidden_states.2", 1, "types")
     assert run(capsys, *arguments, str(few), *named)[0] == 1
     assert run(capsys, *arguments, str(few), "--batches", "plain")[0] == 0
@@ -154,13 +154,3 @@ def test_json_of_vectors(tmp_path: Path, capsys: Printed) -> None:
     assert code == 1 and set(found) == KEYS and found["matches"] == ["pooling cls"]
     assert [each["text"] for each in found["texts"]] == texts
     assert "pooling max" in found["ruled_out"] and "pooling cls" not in found["ruled_out"]
-
-
-def test_the_help_has_four_groups_of_thirteen_options_beside_the_model_s_four(capsys: Printed) -> None:
-    """An option that is declared outside of them would appear among the options of the verdict."""
-    assert main(["verify", "--help"]) == 0
-    groups = re.split(r"^(\w[^:\n]*):$", capsys.readouterr().out, flags=re.MULTILINE)[1:-2]
-    options = [re.findall(r"^  (?:-\w(?: \w+)?, )?(--[\w-]+)", part, re.MULTILINE) for part in groups[1::2]]
-    assert len(groups[::2]) == 4 and options[0][0] == "--help"
-    assert [named[0] for named in options[1:]] == ["--model", "--encoder", "--vectors"]
-    assert [len(named) for named in options] == [1 + 4, 4, 6, 3]

@@ -85,7 +85,7 @@ def load_encoder(
     converts a weight to float32 there just before using it; the word table of a head is converted piece by piece. No
     bit of a text's vector changes; the last bits of words drawn one by one may. It saves most of the memory of
     converted weights; one short text takes about 1.3 times as long, one next word twice (`python scripts/bench
-    weights`).
+    narrow`).
 
     lazy: for a static model on the Hub, fetch rows when texts use them, as in `load`.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from .mistake import Mistake
 from .wrong_attention import ATTENTION
 from .wrong_modules import MODULES, RESIDUALS_AND_HEADS
+from .wrong_rotations import ROTATIONS
 from .wrong_rows import ROWS
 
-MISTAKES: tuple[Mistake, ...] = (*MODULES, *ATTENTION, *RESIDUALS_AND_HEADS, *ROWS)
+MISTAKES: tuple[Mistake, ...] = (*MODULES, *ATTENTION, *ROTATIONS, *RESIDUALS_AND_HEADS, *ROWS)

@@ -66,6 +66,20 @@ class Mistake(NamedTuple):
     keys: tuple[str, ...] = ()
 
 
+WITH_EPS = ", with eps "  # before the eps of a mistake whose name without it is a mistake too
+UNNORMED = ".unnormed"  # the input of the last norm, for the head
+
+
+def plainest(names: Iterable[str]) -> list[str]:
+    """Leave out a name with an eps if the name without it fits too.
+
+    >>> plainest(["eps outside the root", "eps outside the root, with eps 1e-08", "eps 1e-06"])
+    ['eps outside the root', 'eps 1e-06']
+    """
+    listed = list(dict.fromkeys(names))
+    return [name for name in listed if WITH_EPS not in name or name.partition(WITH_EPS)[0] not in listed]
+
+
 def reason(mistake: Mistake, model: EmbeddingLayer | Encoder) -> str:
     """Return why it is a mistake, with the value in this model's config.json."""
     for key in mistake.keys:
@@ -108,7 +122,10 @@ def all_places(model: EmbeddingLayer | Encoder, head: BoundHead | None = None) -
     yield At(model, INPUT_LAYER, {**plan, state.key: state})
     blocks = model.stack.blocks
     for i, block in enumerate(blocks):
-        yield At(model, BLOCKS, block.plan(i, model.stack), i)
+        plan = block.plan(i, model.stack)
+        if (norm := model.stack.last_norm) in plan and i + 1 == len(blocks):
+            plan = {**plan, UNNORMED: Step(UNNORMED, "state", lambda x: x, plan[norm].of)}
+        yield At(model, BLOCKS, plan, i)
     if head is not None:
         yield At(model, HEAD, head.plan(f"hidden_states.{len(blocks)}"))
 
@@ -121,6 +138,5 @@ def begin(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 def kept(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that later places need: the batch's, the pieces of the blocks, and the hidden states."""
-    return {
-        key: x for key, x in values.items() if key in (REAL, IDS, GIVEN, PIECES) or key.startswith("hidden_states.")
-    }
+    lasting = (REAL, IDS, GIVEN, PIECES, UNNORMED)
+    return {key: x for key, x in values.items() if key in lasting or key.startswith("hidden_states.")}

@@ -1,4 +1,4 @@
-"""Mistakes of attention: projections, scores and their terms, rotary positions, heads, masks, softmax."""
+"""Mistakes of attention: projections, scores and their terms, heads, masks, softmax. Rotation: `wrong_rotations`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ import numpy as np
 
 from minibert.equations.blocks import additive_mask, softmax, split_heads
 from minibert.equations.input_layer import Array
-from minibert.equations.rotary import rotary_frequencies, rotate
-from minibert.families.parts.attention_schemes import Rotary, Rotation
-from minibert.families.parts.bound_blocks import BoundAttention, rotated, scored, visibility_mask
+from minibert.families.parts.bound_blocks import BoundAttention, scored, visibility_mask
 from minibert.families.parts.config import replace
+from minibert.families.parts.modules import Linear
 from minibert.families.parts.plan import IDS, REAL, PositionTerm, RelativeTerm, Step
 
 from .mistake import At, Mistake, Wrong, by_part, on
-from .wrong_modules import Formula, to_bfloat16
-from .wrong_rows import COUNTED
 
 
 def reconfigured(change: Callable[[BoundAttention], BoundAttention | None], *kinds: str) -> Wrong:
@@ -62,19 +59,29 @@ def in_order(order: tuple[int, ...], at: At) -> Iterator[Step]:
 
 
 def cut_by_head(at: At) -> Iterator[Step]:
-    """Read a row as each head's query, key and value side by side; three maps are joined first."""
+    """Read a row as each key head's queries, key and value side by side; three maps are joined first."""
     bound = at.block and at.block.attention
-    if not bound or bound.heads == 1 or bound.key_heads < bound.heads or any(bound.norms):
+    if not bound or bound.heads == 1 or any(bound.norms):
         return
-    heads, one = bound.heads, len(bound.maps) == 1
+    groups, dim, one = bound.key_heads, bound.head_dim, len(bound.maps) == 1
 
     def third(number: int, *projections: Array) -> Array:
         x = np.concatenate(projections, -1)
-        x = x.reshape(*x.shape[:-1], heads, 3, -1)[..., number, :].reshape(*x.shape[:-1], -1)
-        return x if one else split_heads(x, heads)
+        parts = np.split(x.reshape(*x.shape[:-1], groups, -1), [-2 * dim, -dim], axis=-1)
+        x = parts[number].reshape(*x.shape[:-1], -1)
+        return x if one else split_heads(x, x.shape[-1] // dim)
 
     for number, step in enumerate(at.steps("cut")[:3] if one else at.steps("split")):
         yield step._replace(formula=partial(third, number), of=bound.maps)
+
+
+def biases_exchanged(at: At) -> Iterator[Step]:
+    """Add the bias of the keys to the queries, and that of the queries to the keys."""
+    bound = at.block and at.block.attention
+    if bound and len(bound.maps) == 3 and bound.key_heads == bound.heads:
+        q, k = (at.plan[path] for path in bound.maps[:2])
+        for step, other in ((q, k), (k, q)) if q.part.bias is not None and k.part.bias is not None else ():
+            yield step._replace(formula=Linear(step.part.weight, other.part.bias, step.part.transposed))
 
 
 # -- scores and their terms --------------------------------------------------------------------------------------
@@ -88,6 +95,12 @@ def by_root(bound: BoundAttention) -> bool:
 def scaled(scale: Callable[[BoundAttention], float], when: Callable[[BoundAttention], Any]) -> Wrong:
     """Multiply the scores by another factor."""
     return reconfigured(lambda bound: bound._replace(scale=scale(bound)) if when(bound) else None, "scores")
+
+
+def scale_by_block(at: At) -> Iterable[Step]:
+    """Divide the scores of block i by i + 1 too."""
+    i = at.i or 0
+    return scaled(lambda bound: bound.scale / (i + 1), lambda bound: i)(at)
 
 
 def scale_of_one_term(bound: BoundAttention) -> Callable[..., Array] | None:
@@ -121,103 +134,6 @@ def other_term(kind: type[Any], change: Callable[[Any], Any]) -> Wrong:
 def with_scheme(bound: Any, **changes: Any) -> Any:
     """Return the term with changed fields in its scheme."""
     return bound._replace(scheme=replace(bound.scheme, **changes))
-
-
-# -- rotary positions --------------------------------------------------------------------------------------------
-
-
-def rotation_by(formula: Callable[..., Array], *more: str) -> Wrong:
-    """Rotate by another formula of the model's scheme, the layer type, x and `more` values of the batch."""
-
-    def wrong(at: At) -> Iterator[Step]:
-        for step in at.steps("rotation"):
-            yield step._replace(of=(*step.of, *more), formula=partial(formula, at.stack.rotary, step.part.layer_type))
-
-    return wrong
-
-
-def neighbours(rotary: Rotary, layer_type: str | None, x: Array) -> Array:
-    """Rotate halves as neighbours, neighbours as halves."""
-    other = {"halves": "neighbours", "neighbours": "halves"}[rotary.pairing]
-    return rotated(replace(rotary, pairing=other), layer_type, x)
-
-
-def repeated(rotary: Rotary, layer_type: str | None, x: Array) -> Array:
-    """Repeat each angle side by side, though the pairs are halves."""
-    cos, sin = rotary.rotary(np.arange(x.shape[-2]), layer_type)
-    half = cos.shape[-1] // 2
-    cos, sin = (np.repeat(y[..., :half], 2, -1) for y in (cos, sin))
-    made, (a, b) = x.copy(), (x[..., :half], x[..., half : 2 * half])
-    made[..., :half] = a * cos[..., :half] - b * sin[..., :half]
-    made[..., half : 2 * half] = b * cos[..., half:] + a * sin[..., half:]
-    return made
-
-
-def rotated_by_mask(rotary: Rotary, layer_type: str | None, x: Array, real: Array) -> Array:
-    """Rotate each token by the number of real tokens before it."""
-    cos, sin = rotary.rotary(np.maximum(np.cumsum(real, axis=-1) - 1, 0), layer_type)
-    return rotate(x, cos[:, None], sin[:, None], rotary.pairing)
-
-
-def rotations(change: Callable[[Mapping[str | None, Rotation], str | None], Rotation | None]) -> Wrong:
-    """Rotate by another rotation, chosen from the model's rotations by layer type; None keeps the right one."""
-
-    def wrong(at: At) -> Iterator[Step]:
-        for step in at.steps("rotation"):
-            rotary, name = at.stack.rotary, step.part.layer_type
-            if rotary and (other := change(rotary.rotations, name)) is not None:
-                yield step._replace(formula=partial(rotated, replace(rotary, rotations={name: other}), name))
-
-    return wrong
-
-
-def other_rotation(change: Callable[[Rotation], Rotation | None]) -> Wrong:
-    """Rotate by a change of the model's rotation; None keeps the right one."""
-    return rotations(lambda known, name: change(known[name]))
-
-
-def other_frequencies(change: Formula) -> Wrong:
-    """Rotate by other frequencies, computed from the model's."""
-    return other_rotation(lambda rotation: rotation._replace(frequencies=change(rotation.frequencies)))
-
-
-def of_theta(theta: float, rotation: Rotation) -> Rotation | None:
-    """Return the rotation by another theta, by the model's rule if it has one; None for the model's theta."""
-    base = rotation.frequencies if rotation.unscaled is None else rotation.unscaled
-    made = rotary_frequencies(2 * len(base), theta)
-    if np.allclose(base, made, atol=0):
-        return None
-    return rotation.of_base(theta) if rotation.of_base else Rotation(made)
-
-
-def other_type(known: Mapping[str | None, Rotation], name: str | None) -> Rotation | None:
-    """Return the rotation of another layer type whose heads are as wide; None if there is none."""
-    others = (known[other] for other in known if name and other != name)
-    return next((other for other in others if other.frequencies.size == known[name].frequencies.size), None)
-
-
-def half_of_head(rotation: Rotation) -> Rotation | None:
-    """Rotate half of the pairs, by the angles of a head of half the width."""
-    frequencies = rotation.frequencies[::2][: len(rotation.frequencies) // 2]
-    return rotation._replace(frequencies=frequencies) if len(frequencies) else None
-
-
-def rows_for_neighbours(at: At) -> Iterator[Step]:
-    """Order the rows of the query's and the key's map for pairs of neighbours, though the pairs are halves."""
-    bound = at.block and at.block.attention
-    rotary = at.stack.rotary if at.steps("rotation") else None
-    if bound and rotary and len(bound.maps) == 3 and rotary.pairing == "halves":
-        for step in (at.plan[path] for path in bound.maps[:2]):
-            rows = np.arange(step.part.shape[0]).reshape(-1, 2, bound.head_dim // 2).swapaxes(1, 2).ravel()
-            yield step._replace(formula=lambda x, right=step.formula, rows=rows: right(x)[..., rows])
-
-
-def rotated_unasked(at: At) -> Iterator[Step]:
-    """Rotate queries and keys in a model that rotates none, by the angles of Llama's first theta."""
-    for step in at.steps("split") if not at.steps("rotation") else ():
-        if step.key[-1] in "qk" and step.part.head_dim % 2 == 0:
-            rotary = Rotary(rotations={None: Rotation(rotary_frequencies(step.part.head_dim, 1e4))})
-            yield step._replace(formula=lambda x, split=step.formula, rotary=rotary: rotated(rotary, None, split(x)))
 
 
 # -- heads -------------------------------------------------------------------------------------------------------
@@ -278,6 +194,27 @@ def window(change: Callable[[int], int | None]) -> Wrong:
     )
 
 
+def open_at_one_end(ahead: bool) -> Wrong:
+    """Limit how far a token sees on one side only: before it, or with `ahead` after it."""
+
+    def seen(width: int, real: Array) -> Array:
+        back = np.subtract.outer(*[np.arange(real.shape[1])] * 2)  # how far the key is before the query
+        return real[:, None, None, :] & (back >= -width if ahead else back <= width)
+
+    return lambda at: [step._replace(formula=partial(seen, step.part.window)) for step in at.steps("keep")
+                       if step.part.window is not None and not at.stack.causal]  # fmt: skip
+
+
+def mask_as_length(at: At) -> Iterator[Step]:
+    """Take the sum of the mask as the number of the first tokens that are visible."""
+
+    def visible(right: Callable[[Array], Array], real: Array) -> Array:
+        return right(np.arange(real.shape[1]) < real.sum(1, keepdims=True))
+
+    for step in at.steps("keep"):
+        yield step._replace(formula=partial(visible, step.formula))
+
+
 def padding_seen(at: At) -> Iterator[Step]:
     """Let tokens attend to padding, in models that are causal or have a window; elsewhere that is "mask ignored"."""
     if at.block and (at.stack.causal or any(block.attention.window is not None for block in at.stack.blocks)):
@@ -331,8 +268,6 @@ def softmax_over(axis: int, scores: Array) -> Array:
 
 LETTERS = "Scores are made of queries and keys; the weighted sum is made of values."
 TERM = "It is added to the scores of each pair, scaled."
-ROTATED = "In each block queries and keys, and nothing else, are rotated by their token's position."
-PAIRS = "A rotation is of pairs (x[i], x[i + n]), not (x[2i], x[2i + 1])."
 HEADS = "config.json names the number of heads."
 HEADS_KEYS = ("num_attention_heads",)
 WINDOW = "A causal window of w tokens counts the token itself; ModernBERT's has w // 2 tokens on each side."
@@ -349,6 +284,12 @@ ATTENTION: tuple[Mistake, ...] = (
     Mistake("division by sqrt(dim)", "Each head's product has head_dim terms, not dim.",
             scaled(lambda bound: bound.scale / math.sqrt(bound.heads),
                    lambda bound: by_root(bound) and bound.heads > 1), on_vectors=True),
+    *(Mistake(f"scores divided by the root of {size}", "The size of a head is the model's, not written down.",
+              scaled(lambda bound, size=size: size**-0.5,  # type: ignore[misc]
+                     lambda bound, size=size: by_root(bound) and bound.head_dim != size),  # type: ignore[misc]
+              on_vectors=True) for size in (64, 128)),
+    Mistake("scores divided by block + 1", "GPT-2 does so only if its config says scale_attn_by_inverse_layer_idx.",
+            scale_by_block, on_vectors=True),
     Mistake("scale by head_dim", "This model's config names the scale of the scores.",
             scaled(lambda bound: 1 / math.sqrt(bound.head_dim),
                    lambda bound: bound.scale != 1 and not by_root(bound)), on_vectors=True),
@@ -359,6 +300,7 @@ ATTENTION: tuple[Mistake, ...] = (
     Mistake("k gathered in place of v", LETTERS, exchanged({"v": "k"}), "local"),
     *(Mistake(f"q k v in another order: {' '.join('qkv'[i] for i in order)}", "The order is query, key, value.",
               partial(in_order, order), on_vectors=True) for order in [(1, 0, 2), (0, 2, 1)]),
+    Mistake("biases of queries and keys exchanged", LETTERS, biases_exchanged, on_vectors=True),
     # terms of the scores
     *(Mistake(f"{name} missing", TERM, term(name, lambda x: x * 0), on_vectors=True)
       for name in ("relative bias", "content to position", "position to content")),
@@ -385,30 +327,6 @@ ATTENTION: tuple[Mistake, ...] = (
                 bound, buckets=-1, max_positions=bound.scheme.buckets) if bound.scheme.buckets > 0 else None)),
     Mistake("terms not counted in the scale", "The factor is 1 / sqrt(s * head_dim), s = 1 + DeBERTa's terms.",
             by_part("scores", scale_of_one_term)),
-    # rotary positions
-    Mistake("neighbours rotated instead of halves", PAIRS, rotation_by(neighbours)),
-    Mistake("cos and sin repeated by neighbours", PAIRS, rotation_by(repeated)),
-    Mistake("queries and keys not rotated", ROTATED, rotation_by(lambda rotary, layer_type, x: x)),
-    Mistake("rotated where nothing rotates", "Positions act elsewhere in this model: no query or key is rotated.",
-            rotated_unasked),
-    Mistake("rotated the other way", ROTATED, other_frequencies(np.negative)),
-    Mistake("half of each head rotated", "All numbers of a head are rotated, if config.json does not say less.",
-            other_rotation(half_of_head)),
-    Mistake("rotation of the other layer type", "Blocks with a window have another rope_theta.",
-            rotations(other_type)),
-    Mistake("queries and keys in the order of rows for neighbours", "Files for programs that rotate neighbours have "
-            "other rows of these maps: take the model's own file.", rows_for_neighbours),
-    Mistake("rotary frequencies not scaled", "config.json names a rule, such as linear, ntk, llama3 or yarn, that "
-            "slows them down for longer texts.",
-            other_rotation(lambda rotation: None if rotation.unscaled is None else Rotation(rotation.unscaled))),
-    Mistake("cos and sin without their factor", "yarn multiplies cos and sin by a number.",
-            other_rotation(lambda rotation: None if rotation.attention_factor == 1
-                           else rotation._replace(attention_factor=1.0))),
-    Mistake("rotary frequencies in bfloat16", "Angles are computed in float32, whatever the weights are stored in.",
-            other_frequencies(to_bfloat16), rounding="bfloat16"),
-    *(Mistake(f"theta {theta:g}", "config.json names rope_theta.", other_rotation(partial(of_theta, theta)),
-              keys=("rope_theta", "rope_parameters")) for theta in (1e4, 1e6)),
-    Mistake("positions counted by the mask", COUNTED, rotation_by(rotated_by_mask, REAL)),
     # heads
     Mistake("queries, keys and values side by side for each head", "All queries stand in a row, then all keys, then "
             "all values; GPT-NeoX has them head by head.", cut_by_head, on_vectors=True),
@@ -431,12 +349,15 @@ ATTENTION: tuple[Mistake, ...] = (
             on_vectors=True),
     Mistake("window one token too wide", WINDOW, window(lambda width: width + 1), keys=WINDOWS),
     Mistake("window one token too narrow", WINDOW, window(lambda width: width - 1), keys=WINDOWS),
-    Mistake("window as a diameter", "On each side that a token sees, the window reaches its whole width, not half.",
-            reconfigured(lambda bound: bound._replace(window=bound.window // 2)
-                         if bound.window is not None and bound.window > 2 else None, "keep"), keys=WINDOWS),
+    *(Mistake("window twice as wide", WINDOW, window(change), keys=WINDOWS)
+      for change in (lambda width: 2 * width, lambda width: 2 * width + 1)),
+    *(Mistake("window half as wide", WINDOW, window(change), keys=WINDOWS)
+      for change in (lambda width: width // 2, lambda width: (width + 1) // 2)),
+    *(Mistake("window open at one end", WINDOW, open_at_one_end(ahead), keys=WINDOWS) for ahead in (False, True)),
     Mistake("window forgotten", "Some blocks of this model see only near tokens.", window(lambda width: None),
             keys=WINDOWS),
     Mistake("padding seen", "Padding is not seen, by tokens before it or after it.", padding_seen),
+    Mistake("mask taken as a length", "Padding may stand before the text or inside it.", mask_as_length),
     Mistake("mask from the ids", "The attention mask says which tokens are padding, not the ids.", mask_from_ids),
     # masking
     Mistake("mask ignored", "Padding and hidden tokens get attention weights.", masked(no_mask)),

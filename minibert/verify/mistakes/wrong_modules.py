@@ -15,9 +15,10 @@ from minibert.families.parts.config import replace
 from minibert.families.parts.heads import select_tokens
 from minibert.families.parts.modules import Embedding, GemmaRMSNorm, LayerNorm, Linear, RMSNorm
 from minibert.families.parts.plan import Plan, Step, looked_up, times
+from minibert.families.parts.steps import Tokens
 from minibert.files.tables import convert, narrowed
 
-from .mistake import At, Mistake, Wrong, by_part
+from .mistake import UNNORMED, WITH_EPS, At, Mistake, Wrong, by_part
 
 Formula = Callable[[Array], Array]
 NormFormula = Callable[[Array, float], Array]  # x and eps -> the normed x, before weight and bias
@@ -42,11 +43,38 @@ def to_int8(x: Array) -> Array:
     return np.asarray(np.rint(x / np.where(step == 0, 1, step)) * step, np.float32)
 
 
+def to_q8_0(x: Array) -> Array:
+    """Round each 32 numbers of a row to 255 steps, times a scale in float16: GGUF's Q8_0. Other rows stay.
+
+    >>> to_q8_0(np.array([127.0, 0.6] + [0.0] * 30, np.float32))[:2]
+    array([127.,   1.], dtype=float32)
+    """
+    if x.shape[-1] % 32:
+        return x
+    blocks = x.reshape(*x.shape[:-1], -1, 32)
+    step = np.abs(blocks).max(-1, keepdims=True) / 127
+    made = np.rint(blocks / np.where(step == 0, 1, step)) * to_float16(step)
+    return made.reshape(x.shape).astype(x.dtype)
+
+
 ROUNDINGS: Mapping[str, Formula] = {"float16": to_float16, "bfloat16": to_bfloat16}
+FORMATS: Mapping[str, Formula] = {**ROUNDINGS, "q8_0": to_q8_0}  # of a port's computation
+
+
+def quantized(at: At) -> Iterator[Step]:
+    """Round word rows, and weight and input of each linear map, as GGUF's Q8_0 does."""
+    rows = (step for step in at.steps("rows") if isinstance(step.part.step, Tokens))
+    yield from (step._replace(formula=lambda ids, right=step.formula: None if ids is None else to_q8_0(right(ids)))
+                for step in rows)  # fmt: skip
+    for step in linear(lambda dense: with_weight(dense, to_q8_0))(at):
+        yield step._replace(formula=lambda x, right=step.formula: right(to_q8_0(x)))
 
 
 def rounded(rounding: Formula, at: At) -> Iterator[Step]:
     """Round every parameter: of linear maps, norms, tables, terms of the scores and modules after pooling."""
+    if rounding is to_q8_0:
+        yield from quantized(at)
+        return
 
     def arrays(values: Mapping[str, Any]) -> dict[str, Array]:
         return {name: rounding(x) for name, x in values.items() if isinstance(x, np.ndarray)}
@@ -91,9 +119,15 @@ def biased(module: Any) -> bool:
     return module.bias is not None
 
 
-def weight_in_int8(dense: Linear) -> Linear:
-    """Round the weight to int8, with one scale for each output."""
-    weight = to_int8(dense.weight.T).T if dense.transposed else to_int8(dense.weight)
+def read_in_other_shape(dense: Linear) -> Linear:
+    """Read the stored buffer of a weight, not square, as if its rows were its columns."""
+    weight = np.ascontiguousarray(dense.weight)
+    return Linear(weight.reshape(weight.shape[::-1]).T, dense.bias, dense.transposed)
+
+
+def with_weight(dense: Linear, rounding: Formula) -> Linear:
+    """Round the weight by rows, one for each output."""
+    weight = rounding(dense.weight.T).T if dense.transposed else rounding(dense.weight)
     return Linear(np.ascontiguousarray(weight), dense.bias, dense.transposed)
 
 
@@ -130,14 +164,15 @@ def rms_eps_outside(x: Array, eps: float) -> Array:
     return np.asarray(x / (np.sqrt(mean(x * x)) + eps))
 
 
-def norm(formula: NormFormula, rms: bool = False) -> Wrong:
-    """Compute each LayerNorm, or with `rms` each RMSNorm, by another formula, with the norm's weight and bias."""
+def norm(formula: NormFormula, rms: bool = False, eps: float | None = None) -> Wrong:
+    """Compute each LayerNorm, or with `rms` each RMSNorm, by another formula, and another eps if one is passed."""
 
     def make(module: Any) -> Formula | None:
-        if isinstance(module, RMSNorm) != rms:
+        if isinstance(module, RMSNorm) != rms or module.eps == eps:
             return None
         weight = module.weight + module.weight.dtype.type(getattr(module, "plus", 0))
-        return lambda x: np.asarray(formula(x, module.eps) * weight + (0 if module.bias is None else module.bias))
+        bias, own = (0 if module.bias is None else module.bias), module.eps if eps is None else eps
+        return lambda x: np.asarray(formula(x, own) * weight + bias)
 
     return by_part("norm", make)
 
@@ -251,6 +286,13 @@ def without_pooler(at: At) -> Iterator[Step]:
             yield from replanned(at, head._replace(works=()).plan(take.of[0]))
 
 
+def without_norm_before_head(at: At) -> Iterator[Step]:
+    """Let the head take the input of the last norm."""
+    for take in at.steps("take"):
+        if at.stack.last_norm:
+            yield take._replace(of=(UNNORMED, *take.of[1:]))
+
+
 def by_the_word_table(at: At) -> Iterator[Step]:
     """Use the word table in a head that has another table."""
     for take in at.steps("take"):
@@ -264,6 +306,7 @@ def by_the_word_table(at: At) -> Iterator[Step]:
 BIAS = "A linear map adds its bias once, a norm after the weight."
 ROUNDED = "The weights are narrower than the model's."
 EPS = "config.json names it: BERT has 1e-12, RoBERTa and torch 1e-5, Llama and similar models 1e-6."
+OUTSIDE = {0: "eps outside the root", 1: "variance divided by dim - 1, eps outside the root"}  # by `less`
 EPS_KEYS = ("layer_norm_eps", "rms_norm_eps", "layer_norm_epsilon", "norm_eps")
 ACTIVATION = "config.json names the activation, or the head fixes it."
 ACT_KEYS = ("hidden_act", "hidden_activation", "activation_function", "activation", "dense_act_fn")
@@ -277,18 +320,24 @@ MODULES: tuple[Mistake, ...] = (
     Mistake("weight transposed", "GPT-2 stores (in, out), others (out, in); square ones fit both ways.",
             linear(lambda dense: Linear(dense.weight, dense.bias, not dense.transposed),
                    lambda dense: dense.shape[0] == dense.shape[1])),
+    Mistake("weight's buffer read with the other shape", "The file names rows first; GGUF names columns first.",
+            linear(read_in_other_shape, lambda dense: dense.shape[0] != dense.shape[1])),
     *(Mistake(f"parameters in {name}", ROUNDED, partial(rounded, rounding), on_vectors=True, rounding=name)
       for name, rounding in ROUNDINGS.items()),
-    Mistake("weights in int8", ROUNDED, linear(weight_in_int8), on_vectors=True, rounding="int8"),
+    Mistake("weights in int8", ROUNDED, linear(lambda dense: with_weight(dense, to_int8)), on_vectors=True,
+            rounding="int8"),
     # norms
     *(Mistake(f"eps {eps:g}", EPS, other_eps(eps), on_vectors=True, keys=EPS_KEYS)
-      for eps in (1e-12, 1e-6, 1e-5, 1e-3)),  # BERT, Llama, torch, Keras
+      for eps in (1e-12, 1e-8, 1e-6, 1e-5, 1e-3)),  # BERT, tutorials, Llama, torch, Keras
     Mistake("variance divided by dim - 1", "LayerNorm divides by dim; only a sample's estimate divides by dim - 1.",
             norm(partial(right, less=1)), on_vectors=True),
     Mistake("eps outside the root", "eps is added to the variance, not to its root.", norm(eps_outside),
             on_vectors=True),
     Mistake("variance divided by dim - 1, eps outside the root", "`std(-1) + eps` of torch gives this, as many "
             "tutorials print it.", norm(partial(eps_outside, less=1)), on_vectors=True),
+    *(Mistake(f"{OUTSIDE[less]}{WITH_EPS}{eps:g}", "Tutorials print `(x - mean) / (std + eps)` with this eps; the "
+              "model's is added to the variance.", norm(partial(eps_outside, less=less), eps=eps),
+              on_vectors=True, keys=EPS_KEYS) for less in OUTSIDE for eps in (1e-5, 1e-6, 1e-8)),
     Mistake("variance in one pass", "E[x^2] - E[x]^2 cancels if the mean is large.", norm(one_pass), on_vectors=True),
     Mistake("RMSNorm for LayerNorm", "T5 and Llama do not subtract the mean; this norm does.", norm(root_mean_square),
             on_vectors=True),
@@ -309,7 +358,7 @@ MODULES: tuple[Mistake, ...] = (
     Mistake("norm not applied", "You left out LayerNorm, or RMSNorm.", by_part("norm", lambda module: np.asarray)),
     # activations; a rarer activation would only be a guess
     *(Mistake(f"activation {word}", ACTIVATION, other_activation(word), on_vectors=True, keys=ACT_KEYS)
-      for word in ("quick_gelu", "silu", "relu", "gelu_new", "gelu")),
+      for word in ("quick_gelu", "silu", "relu", "relu6", "gelu_new", "gelu")),
     Mistake("activation left out", "An activation stands between the two maps.",
             by_part("activation", lambda module: np.asarray), on_vectors=True),
 )
@@ -346,6 +395,8 @@ RESIDUALS_AND_HEADS: tuple[Mistake, ...] = (
             "the word table.", by_the_word_table),
     Mistake("pooler forgotten", "The classes are not computed from the hidden state itself: a map and an activation "
             "come before.", without_pooler),
+    Mistake("last norm not applied before the head", "A head takes the last hidden state, which is normed.",
+            without_norm_before_head),
     Mistake("first token instead of the last", TAKES, takes(("last",), "first")),
     Mistake("first token instead of the mean", "This model's config says that its head takes the mean of all tokens.",
             takes(("mean",), "first")),

@@ -167,6 +167,11 @@ def sums(change: Callable[[At, tuple[str, ...]], Iterable[str]]) -> Wrong:
     return wrong
 
 
+def zeros(ids: str) -> Wrong:
+    """Store zeros for the rows of one kind."""
+    return on("rows", lambda step: _then(step, lambda x: x * 0) if step.part.step.ids == ids else None)
+
+
 def left_out(ids: str) -> Wrong:
     """Leave the rows of one kind out of the sum."""
     return sums(lambda at, of: (key for key in of if at.plan[key].kind != "rows" or at.plan[key].part.step.ids != ids))
@@ -232,6 +237,8 @@ ROWS: tuple[Mistake, ...] = (
             on_vectors=True),
     Mistake("type rows left out", "Without types the reference still adds row 0.", left_out("token_type_ids"),
             on_vectors=True),
+    Mistake("position rows left out", "Each token's position adds a row, not zeros.", zeros("position_ids")),
+    Mistake("type rows left out", "Without types the reference still adds row 0, not zeros.", zeros("token_type_ids")),
     *(Mistake("rows added in the other order", "Float addition is not associative; a third of all entries differ.",
               in_order(order)) for order in (lambda of: (of[0], *reversed(of[1:])), lambda of: (*of[1:], of[0]))),
     Mistake("type row 0 added", "GPT-2 and XLM add a row for types only if types are passed.", first_type),

@@ -1,0 +1,57 @@
+"""The part search: the ten best of 300,000 vectors in a folder as `bulk` writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from minibert.bulk.stored import StoredVectors
+
+from .children import child
+from .measure import Row, Settings, compare, most, timed
+from .memory import Peak, kibibytes
+from .models import folder_of, once
+from .sections import written_texts
+
+COUNT, QUICK = 300_000, 30_000
+PRODUCT = "vectors @ queries.T"
+LIMIT = most(250, "MiB")
+
+
+def search(settings: Settings) -> Iterator[Row]:
+    """For one question and for 16 at once, beside the product alone with the same vectors in one array in memory.
+
+    A folder stays mapped between searches. Memory is what belongs to the process alone (RssAnon), so the mapped files
+    do not count.
+    """
+    count = QUICK if settings.quick else COUNT
+    texts, static = written_texts(settings.models, count, 1, 4), folder_of(settings.models, "static")
+    for precision in ("float32", "int8"):
+        folder = once(settings.models / f"search-{count}-{precision}", "write_vectors", texts, static, precision)
+        stored = StoredVectors(folder)
+        vectors = np.concatenate([np.asarray(block, np.float32) for block in stored.blocks()])
+        for number in (1, 16):
+            queries = questions(number, vectors.shape[1])
+            calls = {"search": partial(stored.search, queries, 10), PRODUCT: partial(np.matmul, vectors, queries.T)}
+            times = timed(calls, settings.rounds(7))
+            what = f"{number} question{'s' * (number > 1)}, {count:,} vectors of {vectors.shape[1]} {precision} numbers"
+            yield compare(what, times["search"], times[PRODUCT], PRODUCT, most(1.5) if precision == "float32" else None)
+        before, peak = child("search.memory", folder, vectors.shape[1])
+        yield compare(
+            "its own memory, 16 questions", [peak - before], [before], "Python, NumPy and minibert", LIMIT, "B"
+        )
+
+
+def questions(number: int, dim: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((number, dim), np.float32)
+
+
+def memory(folder: str, dim: str) -> tuple[int, int]:
+    """What belongs to a process before a search, and at most while it searches."""
+    stored, queries, before = StoredVectors(Path(folder)), questions(16, int(dim)), kibibytes("status", "RssAnon")
+    peak = Peak()
+    stored.search(queries, 10)
+    return before, peak.most

@@ -1,0 +1,109 @@
+"""The size of the package's files, and the functions that one use goes through: what keeps the code readable in a day.
+
+`sh scripts/check` runs this file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import minibert
+from minibert.cli import main
+
+PACKAGE = Path(minibert.__file__).parent
+LONGEST = 500  # lines of a file
+SHORT, FEW_SHORT = 100, 20  # a file below 100 lines wants a reason: at most 20 have one
+NOT_ENTERED = {"<module>", "<genexpr>", "<lambda>", "<listcomp>", "<dictcomp>", "<setcomp>"}
+
+# use -> at most so many functions, files, and returns to a file that was left: a tenth above the counts of today
+LIMITS = {
+    "encode": (78, 15, 31),
+    "load_encoder": (181, 31, 71),
+    "verify": (384, 51, 176),
+    "bulk": (408, 52, 187),
+}
+
+
+def _lines() -> dict[str, int]:
+    """File of the package -> its count of lines."""
+    files = sorted(PACKAGE.rglob("*.py"))
+    return {path.relative_to(PACKAGE).as_posix(): len(path.read_text("utf-8").splitlines()) for path in files}
+
+
+def test_a_file_is_a_chapter() -> None:
+    lines = _lines()
+    assert {file: count for file, count in lines.items() if count > LONGEST} == {}
+    short = [file for file, count in lines.items() if count < SHORT]
+    chapters = [file for file in short if not file.endswith("__init__.py")]
+    models = [file for file in chapters if file.startswith("families/") and "parts" not in file]
+    assert len(set(chapters) - set(models)) <= FEW_SHORT
+
+
+def _entered(use: Callable[[], object]) -> list[str]:
+    """The file of each function of the package that the second call of `use` enters, in order of first calls."""
+    seen: dict[tuple[str, int], None] = {}
+
+    def note(frame: Any, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(str(PACKAGE)) and code.co_name not in NOT_ENTERED:
+            seen.setdefault((code.co_filename, code.co_firstlineno))
+
+    use()  # imports and caches are not counted
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        use()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return [file for file, _ in seen]
+
+
+def _walk(files: list[str]) -> tuple[int, int, int]:
+    """Functions, files, and returns to a file that was left."""
+    left: set[str] = set()
+    returns = 0
+    for before, file in zip([None, *files], files, strict=False):
+        if file != before:
+            returns += file in left
+            left.add(file)
+    return len(files), len(left), returns
+
+
+def test_a_walk_is_counted_by_hand() -> None:
+    assert _walk(["a", "a", "b", "a", "c"]) == (5, 3, 1)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_the_way_of_one_text_stays_short(
+    name: str, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MINIBERT_MODEL", str(minilm))
+    encoder, trace, lines = minibert.load_encoder(str(minilm)), tmp_path / "trace.safetensors", tmp_path / "lines.txt"
+    lines.write_text("".join(f"line number {row}\n" for row in range(30)), "utf-8")
+    runs = iter(range(2))
+
+    def command(*words: object) -> None:
+        with contextlib.suppress(SystemExit):
+            main([str(word) for word in words])
+
+    uses: dict[str, Callable[[], object]] = {
+        "encode": lambda: encoder.encode(["a short text"]),
+        "load_encoder": lambda: minibert.load_encoder(str(minilm)),
+        "verify": lambda: command("verify", "--encoder", "--against", trace),
+        "bulk": lambda: command("bulk", lines, "-o", tmp_path / f"out{next(runs)}"),
+    }
+    if name == "verify":
+        command("verify", "--encoder", "--save", trace)
+    counts = _walk(_entered(uses[name]))
+    capsys.readouterr()
+    within = all(count <= limit for count, limit in zip(counts, LIMITS[name], strict=True))
+    assert within, f"{counts}, at most {LIMITS[name]}"
+    assert counts[0] > LIMITS[name][0] / 2, f"{counts}: the use ended early, or the limit is far too wide"
