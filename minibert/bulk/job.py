@@ -23,7 +23,7 @@ from minibert.equations.quantization import BITS, PRECISIONS, STEPS, quantized, 
 from minibert.errors import Option, Text, TokenizerError, error_of, parts_of
 from minibert.files.writing import atomic_file, naming, sync_folder
 from minibert.models.open.load_encoder import TextModel
-from minibert.models.run.pipeline import check_positive, chunked
+from minibert.models.run.pipeline import Truncated, check_positive, chunked
 from minibert.models.sentences.comparing import TokenVectors, Vectors, changed, rows_of
 from minibert.models.sentences.search import BLOCK
 from minibert.threads.pool import prefetch
@@ -68,7 +68,6 @@ def bulk(
         "text_column": texts.text_column,
         "commit": model.opened.commit,
         "model_path": model.opened.lasting,
-        "model_sha256": model.sha256(),  # after the settings that explain it: an error names the first difference
         "columns": {field.name: str(field.type) for field in texts.schema},
         "id_column": texts.id_column,
         "result": model.result,
@@ -76,6 +75,7 @@ def bulk(
         "max_seq_length": model.model.max_seq_length,
         "precision": precision,
         **model.compared,
+        **model.named_in(last_metadata(folder)),  # after the settings that explain it: an error names the first
         "format": form,
         "rows_per_shard": rows_per_shard and int(rows_per_shard),  # json cannot write NumPy's integers
         "input": [{"name": Path(x).name, "bytes": size} for x, size in zip(texts.names, texts.sizes, strict=True)],
@@ -109,7 +109,7 @@ def _begun(folder: Path, settings: Metadata, texts: Texts) -> tuple[Metadata, It
         settings = {**settings, "rows_per_shard": meta.get("rows_per_shard", usual)}
     none = texts.schema.append(arrow().field(PLACE, arrow().string())).empty_table()
     if not shards:
-        counts = {"shards": 0, "read": 0, "rows": 0, "cut": 0, "skipped": 0, "at": None, "last": False}
+        counts = {"shards": 0, "read": 0, "rows": 0, "cut": 0, "truncated": 0, "skipped": 0, "at": None, "last": False}
         return {**settings, **counts}, chain([none], texts.rows())
     if changed_setting := difference(meta, settings):
         name, before, now = changed_setting
@@ -179,7 +179,7 @@ def _computed(
     if bad and not skip:
         advice = f"{NO_TEXT}; ", Option("bad_rows", "skip"), " leaves such rows out"
         raise error_of(ValueError, *advice, place=places[bad[0]])
-    truncated, vectors, chunks = list[int](), list[Any](), [*chunked(good, pipeline.chunk)]
+    truncated, vectors, chunks = list[Truncated](), list[Any](), [*chunked(good, pipeline.chunk)]
     stream = pipeline.noting(truncated).stream(([texts[i] for i in rows] for rows in chunks), prefetching=True)
     try:
         for rows, part in zip(chunks, stream, strict=True):
@@ -201,6 +201,7 @@ def _computed(
         "read": meta["read"] + len(texts),
         "rows": meta["rows"] + len(good),
         "cut": meta["cut"] + len(truncated),
+        "truncated": len(truncated),
         "skipped": meta["skipped"] + len(bad),
         "left_out": [f"{places[i]}: {NO_TEXT}" for i in bad],
         "at": meta["read"] + good[-1] if good else None,

@@ -58,9 +58,11 @@ PLACED: Metadata = {  # entries that differ from shard to shard; the counts incl
 SET: Metadata = {  # the settings that readers use; all shards of a folder have the same settings
     "text_column": str, "id_column": str | None, "columns": dict, "result": ("dense", "tokens", "sparse"), "dim": int,
     "precision": (*PRECISIONS,), "similarity": (*SIMILARITIES, *MAXSIMS), "normalized": bool,
-    "commit": str | None, "model_path": str, "model_sha256": dict,
+    "commit": str | None, "model_path": str,
 }  # fmt: skip
-MAY_DIFFER = ("model_path",)  # a continued run may find the model elsewhere
+IDENTITY, FILES = "identity", "model_sha256"  # the model: `Encoder.identity`, or in older folders the sha256 of files
+# a continued run may find the model elsewhere; "truncated" counts one shard's texts, "cut" those before it too
+MAY_DIFFER = ("model_path", "truncated")
 
 
 def shards_of(folder: Path) -> list[Path]:
@@ -118,6 +120,8 @@ def _described(path: Path) -> tuple[Metadata, int, Any]:
         value = meta.get(name)
         if name not in meta or not (value in kind if isinstance(kind, tuple) else isinstance(value, kind)):
             raise ValueError(f"{path}: its metadata have {value!r:.200} as {name}, which `bulk` never writes; {MEND}")
+    if not (isinstance(meta.get(IDENTITY), str) or isinstance(meta.get(FILES), dict)):
+        raise ValueError(f"{path}: its metadata have neither {IDENTITY} nor {FILES} of a model; {MEND}")
     if {*schema.names} != {*meta["columns"], VECTOR}:
         raise ValueError(f"{path}: its columns are not those that its metadata name; {MEND}")
     return meta, rows, schema

@@ -71,7 +71,7 @@ def _classify(arguments: Any) -> Answers:
         answers = encoder.classify(arguments.texts, arguments.k)
         encoded = encoder.sentence_tokenizer.encode(arguments.texts, None, True, encoder.max_seq_length)
     yield from (bars([(label.label, label.probability) for label in labels]) for labels in answers)
-    tell_truncated(sum(text.truncated > 0 for text in encoded))
+    tell_truncated((i, text.truncated) for i, text in enumerate(encoded) if text.truncated)
 
 
 class AnswerCommand(NamedTuple):

@@ -20,8 +20,10 @@ from minibert.models.open.options import add_options, sentence_options
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
     from minibert.models.input_layer import EmbeddingLayer
+    from minibert.models.run.pipeline import Truncated
 
 DEFAULT_MODEL = "bert-base-uncased"
+NAMED = 20  # truncated texts that a message names
 BAR_AFTER = 1.0  # seconds; a shorter run shows no bar
 
 # bold, dim and plain; then control sequences but the tab, and characters that reverse the order of letters
@@ -281,10 +283,32 @@ def tell(what: str) -> None:
         print(f"minibert: {escaped(what)}", file=sys.stderr)
 
 
-def tell_truncated(count: int, what: str = "text") -> None:
-    """Print how many texts or pairs were truncated, if any."""
-    if count:
-        tell(f"{count} {what}{'s' * (count > 1)} truncated: too long for this model")
+def tell_truncated(
+    truncated: Iterable[Truncated], what: str = "text", line: str = "", empty: Sequence[int] = ()
+) -> None:
+    """Print which texts, pairs or questions were truncated, if any, and how many of their tokens were left out.
+
+    line: the name of one in the message, if it is not `what`. empty: the numbers of the lines that were skipped.
+    """
+    if not (found := sorted(truncated)):
+        return
+    some = [f"{count} of {line or what} {line_number(i, empty)}" for i, count in found[:NAMED]]
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    tell(
+        f"{len(found)} {what}{'s' * (len(found) > 1)} truncated: too long for this model; tokens left out: "
+        f"{', '.join(some)}{more}"
+    )
+
+
+def line_number(number: int, empty: Sequence[int]) -> int:
+    """Return the line, from 1, of text `number`, from 0. empty: the lines that were skipped, from 0, in order.
+
+    >>> [line_number(number, [0, 2]) for number in range(3)]
+    [2, 4, 5]
+    """
+    for skipped in empty:
+        number += skipped <= number
+    return number + 1
 
 
 def tell_empty(count: int) -> None:

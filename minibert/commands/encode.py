@@ -20,6 +20,7 @@ from .common import (
     add_precision,
     add_prompts,
     add_whole,
+    line_number,
     load_layer,
     load_model,
     not_empty,
@@ -33,6 +34,8 @@ from .common import (
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from minibert.models.run.pipeline import Truncated
 
 FEW_TEXTS = 32  # for at most this many, only the rows they need are fetched from the Hub
 
@@ -65,7 +68,7 @@ def run_encode(arguments: Any) -> None:
     from minibert.models.sentences.sentences import OUTPUTS, check_smaller
 
     ending_of(arguments.output, "mean")  # raises before anything is read
-    truncated: list[int] = []
+    truncated: list[Truncated] = []
     precision = arguments.precision
     chunks = chunks_of(arguments)
     with load_model(arguments) as encoder:
@@ -80,7 +83,7 @@ def run_encode(arguments: Any) -> None:
                 raise ValueError("--normalize is for dense vectors; leave it out")
             steps = encoder.pipeline(prompt_name, prompt, task=task).noting(truncated)
             _output_sparse(streamed(steps.stream, chunks, "encode", arguments), arguments.output)
-            tell_truncated(len(truncated))
+            _tell_truncated(truncated, arguments)
             return
         steps = encoder.pipeline(prompt_name, prompt, normalize_embeddings=arguments.normalize, task=task)
         steps = steps.noting(truncated)
@@ -89,7 +92,7 @@ def run_encode(arguments: Any) -> None:
         if precision != "float32":
             vectors, dim = _smaller(vectors, precision), -(-dim // 8) if precision in BITS else dim
         output_vectors(vectors, dim, np.dtype(PRECISIONS[precision]), pooling, arguments.output, ending)
-    tell_truncated(len(truncated))
+    _tell_truncated(truncated, arguments)
 
 
 def _output_sparse(vectors: Iterator[Any], output: Path | None) -> None:
@@ -148,12 +151,13 @@ def run_embed(arguments: Any) -> None:
     pooling = None if arguments.pooling == "none" else arguments.pooling
     ending = ending_of(arguments.output, pooling)
     chunks = chunks_of(arguments)
-    first, truncated = next(chunks, []), list[int]()
+    first = next(chunks, [])
+    truncated: list[Truncated] = []
     with load_layer(arguments, lazy=len(first) <= FEW_TEXTS and not arguments.whole) as layer:
         steps = layer.pipeline(pooling, arguments.normalize, arguments.truncate, arguments.threads).noting(truncated)
         vectors = streamed(steps.stream, chain([first], chunks), "embed", arguments)
         output_vectors(vectors, layer.dim, layer.dtype, pooling, arguments.output, ending)
-    tell_truncated(len(truncated))
+    _tell_truncated(truncated, arguments)
 
 
 # -- texts in, vectors out -----------------------------------------------------------------------------------------
@@ -228,16 +232,15 @@ def streamed(
     tell_empty(len(arguments.empty))
 
 
+def _tell_truncated(truncated: list[Truncated], arguments: Any) -> None:
+    """Print which arguments or lines of stdin were truncated."""
+    tell_truncated(truncated, line="line" if arguments.from_stdin else "", empty=arguments.empty)
+
+
 def _of_line(error: ValueError, empty: list[int]) -> ValueError:
     """Return an error about text i with its line of stdin. empty: the numbers of the lines left out, from 0."""
-
-    def line(text: Text) -> int:
-        number = text.number
-        for skipped in empty:
-            number += skipped <= number
-        return number + 1
-
-    parts = (f"line {line(part)} of stdin" if isinstance(part, Text) else part for part in parts_of(error))
+    every = parts_of(error)
+    parts = (f"line {line_number(part.number, empty)} of stdin" if isinstance(part, Text) else part for part in every)
     return error_of(type(error), *parts)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from warnings import catch_warnings, simplefilter
 
 from .common import (
     Command,
@@ -146,16 +148,38 @@ def _explain_block(arguments: Any) -> None:
 # -- info ----------------------------------------------------------------------------------------------------------
 
 
+def declare_info(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_model(parser, argument=True)
+
+
 def run_info(arguments: Any) -> None:
-    """Print the modules and the sizes."""
+    """Print the modules, the sizes and the identity."""
     from minibert.models.open.load import assemble, family_of, open_model
-    from minibert.show.info import info
+    from minibert.show.info import info, info_json
 
     opened = open_model(arguments.model, **from_hub(arguments), lazy=True)  # only sizes are needed
     family = family_of(opened)
     source = opened.source()
     with assemble(opened, source, family, arguments.side) as layer:
-        print_lines(info(layer, opened.root, source, opened.where))
+        whole = None if layer.side == "decoder" else partial(_identity, opened.lasting, opened.commit)
+        sources = layer, opened.root, source, opened.where, whole
+        print_lines([json.dumps(info_json(*sources), ensure_ascii=False)] if arguments.json else info(*sources))
+
+
+def _identity(name: str, commit: str | None) -> str:
+    """Compute the identity of a model. Raises CheckpointError if its weights are not all on this machine."""
+    from minibert.errors import CheckpointError, HubError
+    from minibert.models.open.load_encoder import load_encoder
+
+    try:
+        with catch_warnings():
+            simplefilter("ignore")  # the other lines tell what is not read
+            with load_encoder(name, revision=commit, local_files_only=True, mmap=True, low_memory=True) as encoder:
+                return encoder.identity
+    except HubError:
+        raise CheckpointError("it is computed from all weights, and they are not on this machine") from None
 
 
 # -- plot ----------------------------------------------------------------------------------------------------------
@@ -225,6 +249,20 @@ the first numbers of one token.""",
         declare_explain,
         run_explain,
     ),
-    "info": Command("", "minibert info gpt2", partial(add_model, argument=True), run_info),
+    "info": Command(
+        """The identity is one string for the parameters that are used, the tokenizer and
+all settings that change a vector: the same after a rename, a copy or in another
+number format. It is computed if all weights are on this machine.
+
+--json prints an object with the same lines: "modules" has the sizes of each
+module by its path, and each fact is a text under its name with _ for a space:
+family, vocabulary, width, longest_sequence, positions_here, in_attention,
+numbers, on_disk, tokenizer, blocks, blocks_on_disk, heads, not_read, made_for,
+sentence_vectors, token_vectors, queries, documents, longest_sentence, prompts,
+identity, same_bits. A fact that a model does not have is missing.""",
+        "minibert info gpt2",
+        declare_info,
+        run_info,
+    ),
     "plot": Command("", 'minibert plot sum --text "We lived above the clouds" -o sum.svg', declare_plot, run_plot),
 }

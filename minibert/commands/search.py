@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from .common import Parser, add_k, add_model, add_prompts, from_hub, print_lines
 if TYPE_CHECKING:
     from minibert.bulk.stored import StoredVectors
     from minibert.models.open.load_encoder import TextModel
+    from minibert.models.run.pipeline import Truncated
 
 QUESTIONS = 512  # compared at once, in one reading of the folder
 RESULTS = 1 << 20  # results kept at once: with a large -k, fewer questions are compared together
@@ -54,7 +56,7 @@ def run(arguments: Any) -> None:
 
     if bool(arguments.texts) == (arguments.questions is not None):
         raise ValueError("give questions as arguments, or a file of them with --questions; not both, not none")
-    truncated: list[int] = []
+    truncated: list[Truncated] = []
     stored = StoredVectors(arguments.folder)
     for name in arguments.show or ():
         stored.column(name, ())  # raises for a column that was not kept, before the model is opened
@@ -66,14 +68,15 @@ def run(arguments: Any) -> None:
             prompt_name = "query"
         steps = model.model.pipeline(prompt_name, prompt, task="query").noting(truncated)
         chunks = chunked(questions, max(1, min(QUESTIONS, RESULTS // max(1, arguments.k))))
-        print_lines(line for chunk in chunks for line in _answers(stored, steps, chunk, arguments))
-    tell_truncated(len(truncated), "question")
+        print_lines(_in_chunks(chunks, truncated, partial(_answers, stored, steps, arguments)))
+    tell_truncated(truncated, "question")
     if stored.precision in BITS:
         tell(f"{stored.precision} vectors are compared by Hamming distance: a score is minus the bits that differ")
 
 
 def _model(arguments: Any, stored: StoredVectors) -> TextModel:
     """Open the model that made the vectors, with the same options. Raises ValueError for another model."""
+    from minibert.bulk.stored import IDENTITY, difference
     from minibert.models.open.load_encoder import open_vectors
     from minibert.models.sentences.sentence_config import SentenceOptions
 
@@ -90,11 +93,14 @@ def _model(arguments: Any, stored: StoredVectors) -> TextModel:
             type(error), f"{stored.path} was made with the model {name}: ", *parts_of(error), "; ", Option("model"),
             " names it where it is now",
         ) from None  # fmt: skip
-    found, wanted = model.sha256(), meta["model_sha256"]
-    if found != wanted:
+    if changed := difference(meta, model.named_in(meta)):
         model.model.close()
-        other = next(name for name in (*wanted, *found) if found.get(name) != wanted.get(name))
-        wrong = f"{stored.path} was made with another model than {name}: {other} is not the same file"
+        kind, wanted, found = changed
+        if kind == IDENTITY:
+            why = f"its {IDENTITY} is {found}, that of the vectors' model {wanted}"
+        else:
+            why = f"{next(iter(found))} is not the same file"
+        wrong = f"{stored.path} was made with another model than {name}: {why}"
         raise ValueError(f"{wrong}; name {meta['model_path']} as it was then, or run bulk again")
     return model
 
@@ -118,7 +124,19 @@ def _read(file: str) -> Iterator[str]:
         raise ValueError(f"{file}: expected questions, found none")
 
 
-def _answers(stored: StoredVectors, steps: Any, questions: list[str], arguments: Any) -> Iterator[str]:
+def _in_chunks(
+    chunks: Iterable[list[str]], truncated: list[Truncated], answers: Callable[[list[str]], Iterator[str]]
+) -> Iterator[str]:
+    """Yield the answers of all chunks; `truncated` counts the questions of each chunk from 0, and here those of all."""
+    start = 0
+    for chunk in chunks:
+        before = len(truncated)
+        yield from answers(chunk)
+        truncated[before:] = [(start + i, count) for i, count in truncated[before:]]
+        start += len(chunk)
+
+
+def _answers(stored: StoredVectors, steps: Any, arguments: Any, questions: list[str]) -> Iterator[str]:
     from minibert.equations.quantization import BITS
 
     alone, digits = len(arguments.texts) == 1, 0 if stored.precision in BITS else 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minibert.files.reading import STDIN
@@ -24,6 +24,7 @@ from .common import (
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
+    from minibert.models.run.pipeline import Truncated
     from minibert.models.sentences.comparing import Vectors
 
 RERANKER = "cross-encoder/ms-marco-MiniLM-L6-v2"
@@ -47,24 +48,29 @@ def run_similar(arguments: Any) -> None:
         raise ValueError("give two texts, or one and --file")
     if file is not None and len(texts) > 1:
         raise ValueError(f"--file takes one text, found {len(texts)}; put a text of several words in quotes")
-    truncated, empty = list[int](), list[int]()
+    truncated: list[Truncated] = []
+    of_lines: list[Truncated] = []
+    empty: list[int] = []
     with load_model(arguments) as encoder:
         if file is None:
             print_lines(table(encoder, texts, truncated))
         else:
-            nearest_lines = nearest(encoder, texts[0], file, arguments.k, truncated, empty)
+            nearest_lines = nearest(encoder, texts[0], file, arguments.k, truncated, of_lines, empty)
             print_lines(f"{score:.3f}  {line}" for score, line in nearest_lines)
     tell_empty(len(empty))
-    tell_truncated(len(truncated))
+    tell_truncated(truncated)
+    tell_truncated(of_lines, "line", empty=empty)
 
 
-def table(encoder: Encoder, texts: list[str], truncated: list[int]) -> Iterator[str]:
+def table(encoder: Encoder, texts: list[str], truncated: list[Truncated]) -> Iterator[str]:
     """Yield a line for each text: its number, its similarity to each text, and the text.
 
     With late interaction a text is a query in its line, and a document in its column.
     """
     if encoder.result == "tokens":
         vectors, others = encoder.encode_query(texts), encoder.encode_document(texts)
+        counts = (encoder.tokens_cut(texts, task, task=task) for task in ("query", "document"))
+        truncated += _lost(map(max, *counts))
     else:
         vectors = others = encoder.pipeline().noting(truncated).all(texts)
     columns = range(1, len(texts) + 1)
@@ -74,9 +80,17 @@ def table(encoder: Encoder, texts: list[str], truncated: list[int]) -> Iterator[
 
 
 def nearest(
-    encoder: Encoder, text: str, file: str, k: int, truncated: list[int], empty: list[int]
+    encoder: Encoder,
+    text: str,
+    file: str,
+    k: int,
+    truncated: list[Truncated],
+    of_lines: list[Truncated],
+    empty: list[int],
 ) -> list[tuple[float, str]]:
     """Return the k lines of a file nearest to a text, best first, each with its similarity.
+
+    truncated, of_lines, empty: receive the text if it is truncated, the truncated lines, and the empty lines.
 
     Lines are read in chunks: memory holds the best lines and one chunk.
     """
@@ -86,8 +100,8 @@ def nearest(
 
     late = encoder.result == "tokens"
     query: Vectors = encoder.encode_query([text])
-    truncated += filter(None, [encoder.tokens_cut(text, "query", task="query")])
-    pipeline = encoder.pipeline("document", task="document").noting(truncated)
+    truncated += [(0, count) for count in [encoder.tokens_cut(text, "query", task="query")] if count]
+    pipeline = encoder.pipeline("document", task="document").noting(of_lines)
     lines: dict[int, str] = {}  # the best lines so far, and the lines not compared yet
 
     def read() -> Iterator[list[str]]:
@@ -123,20 +137,28 @@ def run_rank(arguments: Any) -> None:
         encoder.rank(arguments.query, [])  # raises if the model is not a reranker, before any line is read
         bar = wants_bar(arguments.file == STDIN, prints=False)
         empty: list[int] = []
-        print_lines(ranked(encoder, arguments.query, list(texts_of(arguments.file, empty)), arguments.k, bar))
+        lines = list(texts_of(arguments.file, empty))
+        print_lines(ranked(encoder, arguments.query, lines, arguments.k, bar, empty))
     tell_empty(len(empty))
 
 
-def ranked(encoder: Encoder, query: str, lines: list[str], k: int | None, bar: bool = False) -> Iterator[str]:
-    """Yield the k lines that answer best, each after its score; then print how many pairs were truncated."""
+def ranked(
+    encoder: Encoder, query: str, lines: list[str], k: int | None, bar: bool = False, empty: Sequence[int] = ()
+) -> Iterator[str]:
+    """Yield the k lines that answer best, each after its score; then print which were truncated."""
     config = encoder.sentence_config
     for result in encoder.rank(query, lines, k, return_documents=True, show_progress_bar=bar):
         yield f"{result['score']:7.3f}  {result['text']}"
     if encoder.result == "tokens":
-        tell_truncated(int((encoder.tokens_cut(lines, "document", task="document") > 0).sum()))
+        tell_truncated(_lost(encoder.tokens_cut([query], "query", task="query")), "query", "text")
+        tell_truncated(_lost(encoder.tokens_cut(lines, "document", task="document")), "line", empty=empty)
         return
     pairs = encoder.sentence_tokenizer.encode([config.prompt() + query] * len(lines), lines, True, config.longest)
-    tell_truncated(sum(pair.truncated > 0 for pair in pairs), "pair")
+    tell_truncated(_lost(pair.truncated for pair in pairs), "pair", "line", empty)
+
+
+def _lost(counts: Iterable[int]) -> list[Truncated]:
+    return [(i, int(count)) for i, count in enumerate(counts) if count]
 
 
 COMMANDS = {

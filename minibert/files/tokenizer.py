@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
+from hashlib import sha256
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -277,6 +279,20 @@ class Tokenizer:
         """Return all rules and the vocabulary, as in a tokenizer.json."""
         return str(self._tokenizer.to_str())
 
+    @cached_property
+    def digest(self) -> str:
+        """The sha256 of everything that decides a text's ids: rules, vocabulary, and settings outside tokenizer.json.
+
+        Rules that are null, false or empty do not count: another version of the library writes more or fewer of them.
+        """
+        rules = json.loads(self.rules())
+        pieces, merges = (rules["model"].pop(name, ()) for name in ("vocab", "merges"))
+        pieces = sorted(pieces.items(), key=itemgetter(1)) if isinstance(pieces, dict) else pieces
+        del rules["version"], rules["decoder"]
+        others = self.truncates_left, self._typed, self.pads_left, self._tokenizer.encode_special_tokens
+        text = json.dumps(_set(rules), sort_keys=True) + json.dumps([pieces, merges, others])
+        return sha256(text.encode()).hexdigest()
+
     def changed(self, change: Callable[[dict[str, Any]], None]) -> Tokenizer:
         """Return a copy whose rules, but not its vocabulary, `change` has altered: the rules of a tokenizer.json."""
         from tokenizers import Tokenizer as Reader
@@ -308,6 +324,13 @@ class Tokenizer:
         if token is None:
             raise IndexError(f"id {ids} is below {self.size}, but this tokenizer has no token for it")
         return token
+
+
+def _set(rules: Any) -> Any:
+    """Return rules without entries that are null, false or empty."""
+    if isinstance(rules, dict):
+        return {name: _set(value) for name, value in rules.items() if value or type(value) in (int, float)}
+    return [_set(value) for value in rules] if isinstance(rules, list) else rules
 
 
 def longest_first(first: int, second: int, limit: int) -> tuple[int, int]:

@@ -6,7 +6,8 @@ classes adds the methods of one use.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 from minibert.models.heads.labels import Labels, PairScoring
@@ -39,9 +40,36 @@ class Encoder(WordPrediction, PairScoring, Labels, Sparse, TokenPairs):
     attribute raises AttributeError.
     """
 
-    def __init__(self, *model: Any, reopen: Callable[[], Encoder], **options: Any) -> None:
+    def __init__(
+        self, *model: Any, reopen: Callable[[], Encoder], settings: Mapping[str, Any] = {}, **options: Any
+    ) -> None:
+        """settings: those of config.json that input layer and blocks read."""
         super().__init__(*model, **options)
-        self._reopen = reopen
+        self._reopen, self._settings = reopen, settings
+
+    @property
+    def identity(self) -> str:
+        """One string for this model: 64 hexadecimal digits, the same for the same numbers, tokens and settings.
+
+        It covers the parameters that are used, as float32 numbers by module path, an adapter's merged; the tokenizer's
+        rules; and every setting that changes a vector: config.json's, poolings and the modules after them, prompts,
+        lengths, the measure, `truncate_dim`. It is the same after a rename, a copy, another number format of the same
+        numbers, or another division into files. Options of one call, `dtype` and threads do not count. The parameters
+        are read at the first use alone.
+
+        A head counts if the folder is for its results: sparse vectors or scores of pairs, and without modules.json a
+        head of classes.
+        """
+        from .sentences.identity import identity_of
+
+        self.stack  # noqa: B018  raises if the encoder is closed
+        return identity_of(self, self._settings, self._digests)
+
+    @cached_property
+    def _digests(self) -> Mapping[str, str]:
+        from .sentences.identity import parameter_digests
+
+        return parameter_digests(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         own = self.sentence_config

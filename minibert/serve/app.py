@@ -45,7 +45,7 @@ BUCKETS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)  # seconds, of the histogram
 
 
 def embeddings(model: Model, request: Parsed, job: Job) -> Any:
-    """Return vectors in OpenAI's form; `truncated` is the number of truncated texts."""
+    """Return vectors in OpenAI's form."""
     form = request.get(*FORM, default="float")
     vectors = _finite(model.shortened(job.result(), request.get("dimensions"), request.get("normalized")))
     vectors = quantized(vectors, form) if form in BITS else vectors.astype("<f4")
@@ -86,8 +86,10 @@ def rerank(model: Model, request: Parsed, job: Job) -> Any:
 
 
 def _usage(job: Job) -> dict[str, Any]:
+    """Return the tokens, the number of truncated texts, and of each its index and the tokens that were left out."""
     tokens = {"prompt_tokens": job.tokens, "total_tokens": job.tokens}
-    return {"usage": tokens, "truncated": len(job.truncated)}
+    texts = [{"index": i, "tokens_left_out": count} for i, count in sorted(job.truncated.items())]
+    return {"usage": tokens, "truncated": len(texts), "truncated_texts": texts}
 
 
 def _finite(numbers: Array) -> Array:
@@ -252,10 +254,13 @@ class Server:
         }  # fmt: skip
         if job.truncated and not parsed.get("truncate", default=True):
             advice = "has more tokens than this model allows; shorten it, or leave 'truncate' out"
-            raise Refusal(400, f"{parsed.field}[{job.truncated[0]}] {advice}", parsed.field)
-        if len(parsed.items) <= self.limits.inline:
-            return as_json(endpoint.answer(model, parsed, job))
-        return await asyncio.to_thread(lambda: as_json(endpoint.answer(model, parsed, job)))
+            raise Refusal(400, f"{parsed.field}[{min(job.truncated)}] {advice}", parsed.field)
+
+        def answer() -> Any:
+            found = endpoint.answer(model, parsed, job)
+            return as_json(found, headers=job.headers() if isinstance(found, list) else {})
+
+        return answer() if len(parsed.items) <= self.limits.inline else await asyncio.to_thread(answer)
 
     async def health(self, request: Any) -> Any:
         """GET /health."""
@@ -263,17 +268,20 @@ class Server:
 
     async def info(self, request: Any) -> Any:
         """GET /info: about the first model, and in `models` about all."""
-        about = [model.about() for model in self.models]
+        about = await asyncio.to_thread(lambda: [model.about() for model in self.models])  # reads weights
         server = {"limits": self.limits._asdict(), "requests_inside": self.inside}
         return as_json({**about[0], "models": about, **server, "version": sys.modules["minibert"].__version__})
 
     async def list_models(self, request: Any) -> Any:
         """GET /v1/models, or one of them: /v1/models/NAME."""
-        about = {"object": "model", "created": self.started, "owned_by": "minibert"}
-        if name := request.path_params.get("name"):
-            self._model(name)
-            return as_json({"id": name, **about})
-        return as_json({"object": "list", "data": [{"id": model.names[0], **about} for model in self.models]})
+        asked = request.path_params.get("name")
+        kind = {"object": "model", "created": self.started, "owned_by": "minibert"}
+        models = {asked: self._model(asked)} if asked else {model.names[0]: model for model in self.models}
+        found = [
+            {"id": name, **kind, "identity": await asyncio.to_thread(getattr, each.encoder, "identity")}
+            for name, each in models.items()
+        ]
+        return as_json(found[0] if asked else {"object": "list", "data": found})
 
     async def metrics(self, request: Any) -> Any:
         """GET /metrics, in Prometheus' text form."""

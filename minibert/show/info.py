@@ -1,9 +1,9 @@
-"""The parts and uses of a checkpoint as plain text: what `minibert info` prints. No weight is read or fetched."""
+"""The parts and uses of a checkpoint as plain text: what `minibert info` prints. Only the identity reads weights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minibert.errors import MinibertError
 from minibert.families.parts.bound_blocks import activation_name
@@ -21,21 +21,44 @@ from .text import counted, size
 
 
 def info(
-    layer: EmbeddingLayer, find: Find | None = None, source: Checkpoint | None = None, where: str = "here"
+    layer: EmbeddingLayer,
+    find: Find | None = None,
+    source: Checkpoint | None = None,
+    where: str = "here",
+    identity: Callable[[], str] | None = None,
 ) -> Iterator[str]:
-    """Yield the page line by line: the layer's modules by path, then sizes, number formats, tokenizer and uses.
-
-    find: reads the files of the folder that define sentence vectors; without it these lines are left out.
-    source: the checkpoint, whose tensor names show which heads it has; without it these lines are left out.
-    where: the model's name, for errors.
-    """
+    """Yield the page line by line: the layer's modules by path, then its facts, as `facts` returns them."""
     yield from repr(layer).split("\n")
     yield ""
+    found = facts(layer, find, source, where, identity)
+    column = max(map(len, found)) + 2
+    yield from (f"{name:{column}}{fact}" for name, fact in found.items())
+
+
+def info_json(layer: EmbeddingLayer, *sources: Any) -> dict[str, Any]:
+    """Return the same for JSON: `modules`, the sizes of each module by path, and each fact, with _ for a space."""
+    modules = {path: repr(module) for path, module in layer.modules.items()}
+    return {"modules": modules, **{name.replace(" ", "_"): fact for name, fact in facts(layer, *sources).items()}}
+
+
+def facts(
+    layer: EmbeddingLayer,
+    find: Find | None = None,
+    source: Checkpoint | None = None,
+    where: str = "here",
+    identity: Callable[[], str] | None = None,
+) -> dict[str, str]:
+    """Return sizes, number formats, tokenizer and uses, each under its name.
+
+    find: reads the files of the folder that define sentence vectors; without it these facts are left out.
+    source: the checkpoint, whose tensor names show which heads it has; without it these facts are left out.
+    where: the model's name, for errors. identity: computes that of the whole model.
+    """
     sides = f", {layer.side} side" if len(layer.family.sides) > 1 else ""
     on_disk = {tensor.name: tensor.stop - tensor.start for tensor in layer.tensors}
     files = {tensor.file: tensor.file_size for tensor in layer.tensors}
     formats = ", ".join(sorted({tensor.dtype for tensor in layer.tensors}))
-    facts = {
+    return {
         "family": layer.family.model_type + sides,
         "vocabulary": f"{layer.steps[0].module.table.shape[0]:,} rows",
         "width": f"{layer.dim} numbers a token",
@@ -50,10 +73,9 @@ def info(
         **_or_error("heads", lambda: _heads(layer, source, where) if source else {}),
         **(_unread(layer, source) if source else {}),
         **_or_error("sentence vectors", lambda: _sentences(layer, find, where) if find else {}),
+        **_or_error("identity", lambda: {"identity": identity()} if identity else {}),
         **_same_bits(layer),
     }
-    column = max(map(len, facts)) + 2
-    yield from (f"{name:{column}}{fact}" for name, fact in facts.items())
 
 
 def _or_error(name: str, facts: Callable[[], dict[str, str]]) -> dict[str, str]:

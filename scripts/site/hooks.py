@@ -3,7 +3,8 @@
 A line `<!-- from PATH -->` in a page of the site becomes the project's file PATH, a line `<!-- from PATH: HEADING -->`
 becomes the part below that heading. A link in this text leads to the page of the site that shows its file whole, or
 else to a page with the file's source. The line HELP becomes the help of all commands, a line `<!-- names: NAME ... -->`
-a table of these public names and commands, and the line BY_NAME a list of all of them.
+a table of these public names and commands, and the line BY_NAME a list of all of them. course.py has the pages of the
+course.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from __future__ import annotations
 import inspect
 import posixpath
 import re
-import subprocess
-import sys
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
+import course
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = Path(__file__).with_name("pages")
+PLAN = "weeks.md"
 HELP = "<!-- help of each command -->"
 BY_NAME = "<!-- all names -->"
 NAMES = re.compile(r"^<!-- names: ([^>]+) -->$", re.MULTILINE)
@@ -36,8 +38,17 @@ WHOLE = {
     for path, heading in FROM.findall(page.read_text("utf-8"))
     if not heading
 }
+WHOLE |= course.FILES
 WHOLE |= {"README.md": "index.md"}  # the site's first page, for links to README.md
 WHOLE |= {page.relative_to(ROOT).as_posix(): page.relative_to(PAGES).as_posix() for page in PAGES.rglob("*.md")}
+
+
+def on_config(config: Any) -> Any:
+    """Add the weeks of the course to the navigation, behind their plan."""
+    math = next(section for part in config.nav for section in part.values() if {"Eight weeks": PLAN} in section)
+    place = math.index({"Eight weeks": PLAN}) + 1
+    math[place:place] = course.navigation((PAGES / PLAN).read_text("utf-8"))
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -49,6 +60,13 @@ def on_files(files: Any, config: Any) -> Any:
             files.append(File.generated(config, f"source/{path}", abs_src_path=str(ROOT / path)))
         elif page_of(path).startswith("source/"):
             files.append(File.generated(config, page_of(path), content=source(path)))
+    for path, (text, pictures) in course.pages().items():
+        files.append(File.generated(config, f"source/{path}.md", content=source(path)))
+        files.append(File.generated(config, page_of(path), content=linked(text, posixpath.dirname(path), "course")))
+        for name, picture in pictures.items():
+            files.append(File.generated(config, f"course/{name}", content=picture))
+    for page in course.live_pages():
+        files.append(File.generated(config, f"course/{page.name}", abs_src_path=str(page)))
     return files
 
 
@@ -61,6 +79,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             BY_NAME, " · ".join(map(reference, sorted(names, key=lambda name: name.strip("$").lower())))
         )
         return NAMES.sub(lambda found: table(found[1].split()), markdown)
+    if page.file.src_uri == PLAN:
+        markdown = course.with_tables(markdown)
     here = posixpath.dirname(page.file.src_uri)
     text = FROM.sub(lambda found: linked(part(*found.groups()), posixpath.dirname(found[1]), here), markdown)
     # a bar in the code of a table's cell: GitHub needs it escaped, here the backslash would show
@@ -114,13 +134,13 @@ def taken() -> Iterator[tuple[str, str]]:
     for page in sorted(PAGES.rglob("*.md")):
         for path, heading in FROM.findall(page.read_text("utf-8")):
             yield part(path, heading), posixpath.dirname(path)
+    for path, (text, _) in course.pages().items():
+        yield text, posixpath.dirname(path)
 
 
 def part(path: str, heading: str | None = None) -> str:
     """Return a file of the project, or its part below a heading, up to the next of level 1 or 2."""
     text = (ROOT / path).read_text("utf-8")
-    if text.startswith("# %%"):
-        return ran(path)
     if not heading:
         return text
     begin, end = ("// --", "// -- ") if path.endswith(".mjs") else ("#+", "#{1,2} ")  # how sections begin
@@ -128,27 +148,6 @@ def part(path: str, heading: str | None = None) -> str:
     if found is None:
         raise LookupError(f"{path} has no heading {heading!r}, which a page of the site takes from it")
     return found[2].strip()
-
-
-@cache
-def ran(path: str) -> str:
-    """Run a study file, and return its text, its code, its prints and pictures."""
-    file, mark = ROOT / path, "next cell\n"
-    cells = [cell.partition("\n")[::2] for cell in re.split(r"^# %%", file.read_text("utf-8"), flags=re.MULTILINE)[1:]]
-    code = [body for kind, body in cells if not kind]
-    program = f"import sys\nsys.argv[0] = {file.name!r}\n" + f"\nprint({mark!r}, end='')\n".join(code)
-    command = [sys.executable, "-", "--output", str(ROOT / "build/study")]
-    done = subprocess.run(command, input=program, cwd=file.parent, capture_output=True, text=True, check=True)
-    printed, texts = iter(done.stdout.split(mark)), []
-    for kind, body in cells:
-        if kind:
-            texts.append(re.sub("^# ?", "", body, flags=re.MULTILINE))
-            continue
-        lines = [line for line in next(printed).splitlines() if not line.startswith("picture: ")]
-        texts.append(f"```python\n{body.rstrip()}\n```" + "\n\n```text\n{}\n```".format("\n".join(lines)) * bool(lines))
-        for name, alt in re.findall(r'study\.show\([^"]*"([\w-]+)".*?alt="([^"]+)"', body, re.DOTALL):
-            texts.append(f"![{alt}](../../build/study/{file.stem}-{name}.png)")
-    return "\n\n".join(texts)
 
 
 def targets(text: str, folder: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
     sh scripts/study/build                          all of them
     sh scripts/study/build 003_bert_step_by_step    some
+    sh scripts/study/build --new                    those whose files have changed since they were made
     sh scripts/study/build --lab                    the lab's notebooks with blanks, and with answers in a folder apart
 
 Needs the extra `study`, and `lab` to open the lab; that command installs them. `study.py` chooses the models.
@@ -38,6 +39,14 @@ ROWS = [row for line in README.splitlines() if (row := re.match(PLACE, line))]
 STUDIES = {row[3]: row[2] for row in ROWS}
 TITLES = {row[3]: row[2] for row in ROWS if row[1]}  # in the order of reading
 LAB = sorted(path.stem for path in (HERE / "lab").glob("[0-9]_*.py"))
+# a study -> text and options of the page of `minibert explain --html` that stands beside it
+LIVE: dict[str, tuple[str, ...]] = {
+    "003_bert_step_by_step": ("We lived above the clouds",),
+    "where_heads_look": ("The bank of the river was muddy.",),
+    "006_blocks": ("The bank of the river was muddy.", "--beside", "The bank raised its interest rates."),
+    "gpt2_blocks": ("muddy", "-m", "scripts/study/gpt2-words"),
+    "heads": ("questi[MASK]n", "-m", "scripts/study/bert-words"),
+}
 VARIABLES = ("MINIBERT_BERT", "MINIBERT_MODEL", "MINIBERT_GPT2", "MINIBERT_T5")
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 # invert colours for readers with a dark theme, and invert pictures back: the text names their colours
@@ -88,6 +97,8 @@ def with_neighbours(notebook: Any, name: str, titles: dict[str, str], suffix: st
         links.insert(0, f"before: [{titles[names[place - 1]]}]({names[place - 1]}{suffix})")
     if place + 1 < len(names):
         links.append(f"next: [{titles[names[place + 1]]}]({names[place + 1]}{suffix})")
+    if name in LIVE:
+        links.append(f"[a page to click through]({name}-live.html)")
     copy, text = deepcopy(notebook), " · ".join(links)
     for cell in copy.cells:
         if cell.cell_type == "markdown":
@@ -138,6 +149,31 @@ def described(notebook: Any, html: str) -> str:
     words = [output.metadata.get("image/png", {}).get("alt", NO_WORDS) for output in drawn]
     first, *rest = html.split(f'alt="{NO_WORDS}"')
     return first + "".join(f'alt="{escape(alt)}"{part}' for alt, part in zip(words, rest, strict=bool(rest)))
+
+
+def explained(name: str) -> str:
+    """Return the command that writes the page to click through of a study, as a reader types it."""
+    return shlex.join(["minibert", "explain", *LIVE[name], "--html", "page.html"]).replace("'", '"')
+
+
+def write_live(name: str, folder: Path) -> None:
+    """Write the page to click through of a study beside it; raise where `minibert explain` fails."""
+    from minibert.cli import main as minibert
+
+    model = os.environ.get("MINIBERT_BERT") or os.environ.get("MINIBERT_MODEL") or "bert-base-uncased"
+    words = [str(HERE.parents[1] / word) if word.startswith("scripts/") else word for word in LIVE[name]]
+    words += [] if "-m" in words else ["-m", model]
+    if minibert(["explain", *words, "--html", str(folder / f"{name}-live.html")]):
+        raise SystemExit(f"no page to click through for {name}: {explained(name)} failed, its words are above")
+
+
+def is_new(name: str, folder: Path) -> bool:
+    """Check whether a study was made, and none of its files has changed since."""
+    made = folder / "answers" / f"{name}.ipynb"
+    sources = (f"{name}.py", f"answers/{name}.py", "notebooks.py", *SHARED)
+    return made.is_file() and all(
+        (HERE / source).stat().st_mtime <= made.stat().st_mtime for source in sources if (HERE / source).exists()
+    )
 
 
 def put(folder: Path, *names: str) -> None:
@@ -200,6 +236,7 @@ def make_lab(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="make the study files into executed notebooks and HTML pages")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(STUDIES)} (default: all)")
+    parser.add_argument("--new", action="store_true", help="leave out those whose files have not changed since")
     parser.add_argument("--lab", action="store_true", help="make the lab alone, in the folder lab of FOLDER")
     parser.add_argument("--output", type=Path, default=HERE.parents[1] / "build" / "study", metavar="FOLDER")
     arguments = parser.parse_args()
@@ -215,19 +252,23 @@ def main() -> None:
     if arguments.lab:
         make_lab(folder / "lab")
         return
+    names = arguments.names or list(STUDIES)
+    if arguments.new and not (names := [name for name in names if not is_new(name, folder)]):
+        return
     put(folder, *SHARED)
     answers = answers_in(folder)
     import nbformat
 
-    names = arguments.names or list(STUDIES)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for name, filled in zip(names, pool.map(lambda name: executed(name, folder), names), strict=True):
             notebook = without_answers(filled)
             nbformat.write(with_neighbours(notebook, name, TITLES, ".ipynb"), folder / f"{name}.ipynb")
             html = page(with_neighbours(notebook, name, TITLES, ".html"), STUDIES[name])
             (folder / f"{name}.html").write_text(html, encoding="utf-8")
-            nbformat.write(filled, answers / f"{name}.ipynb")
             (answers / f"{name}.html").write_text(page(filled, f"{STUDIES[name]}: answers"), encoding="utf-8")
+            if name in LIVE:
+                write_live(name, folder)
+            nbformat.write(filled, answers / f"{name}.ipynb")  # last: a study is new by the date of this file
             print(folder / f"{name}.html", flush=True)
     (folder / "index.html").write_text(index(), encoding="utf-8")
     print(folder / "index.html")

@@ -43,7 +43,8 @@ def test_printed_numbers_read_back_exactly(
         out, err = ran(capsys, "embed", "--model", model, *TEXTS, *arguments)
         texts = TEXTS + [LONG, ONE_TOO_MANY] * ("truncation" in options)
         assert np.array_equal(numbers(out), minibert.load(model).embed(texts, **options))
-        told = "minibert: 2 texts truncated: too long for this model\n"
+        left_out = "26 of text 3, 1 of text 4"
+        told = f"minibert: 2 texts truncated: too long for this model; tokens left out: {left_out}\n"
         assert err == (told if options.get("truncation") and model == folder else "")
 
 

@@ -191,7 +191,12 @@ def test_as_text(tmp_path: Path, capsys: Printed) -> None:
         == "clouds\n  1.000  r0  clouds\nman\n  1.000  r2  man\n"
     )
     _, err = ran(capsys, "search", folder, "clouds " * 100, "man", "-k", "1")
-    assert err == "minibert: 1 question truncated: too long for this model\n"
+    assert err == "minibert: 1 question truncated: too long for this model; tokens left out: 70 of question 1\n"
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(command, "QUESTIONS", 2)
+        questions = ["man", "clouds", "clouds", "man", "clouds " * 101]
+        _, err = ran(capsys, "search", folder, *questions, "-k", "1")
+    assert err.endswith("; tokens left out: 71 of question 5\n")
 
 
 def test_columns_that_are_shown(tmp_path: Path, capsys: Printed) -> None:
@@ -252,7 +257,9 @@ def test_another_model(dense: Path, tmp_path: Path, capsys: Printed) -> None:
     found(capsys, dense, "a", "-m", str(tmp_path / "moved"))  # the same by another name
     one = tmp_path / "moved" / "config_sentence_transformers.json"
     one.write_text(json.dumps({"prompts": {"query": "x"}}), "utf-8")
-    assert f"{one.name} is not the same file" in failure(capsys, dense, "a", "-m", str(tmp_path / "moved"))
+    here, there = (minibert.load_encoder(folder).identity for folder in (DENSE, tmp_path / "moved"))
+    message = failure(capsys, dense, "a", "-m", str(tmp_path / "moved"))
+    assert f"its identity is {there}, that of the vectors' model {here}" in message
 
 
 def test_a_model_that_is_gone_and_one_that_was_named_from_elsewhere(

@@ -15,7 +15,7 @@ import encoders
 import numpy as np
 import pytest
 from checkpoints import same_bits
-from command_line import Printed
+from command_line import Printed, typed
 from encoder_files import off
 from many_texts import many_texts
 from reference_files import REFERENCE, changed, opened
@@ -255,22 +255,41 @@ def test_the_prompt_takes_room_and_a_task_has_a_length_of_its_own() -> None:
     assert encoder.tokens_cut(LONGER, "query", task="document") == len(long.input_ids) - 12
 
 
-def test_commands_tell_how_many_texts_were_truncated(tmp_path: Path, capsys: Printed) -> None:
+def test_commands_tell_which_texts_were_truncated(
+    tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines are counted from 1 with the empty ones."""
     lines = tmp_path / "lines.txt"
-    lines.write_text(f"we\n{LONGER}\nabove {LONGER}\nclouds\n", "utf-8")
+    lines.write_text(f"we\n\n{LONGER}\n\nabove {LONGER}\nclouds\n", "utf-8")
     for command, *truncated in (
-        (["encode", "-m", DENSE, "we", LONGER], "1 text"),
-        (["encode", "-m", DENSE, "we", LONGER, "above", LONGER, LONGER], "3 texts"),
-        (["similar", "-m", DENSE, "we", LONGER], "1 text"),
-        (["similar", "-m", DENSE, "we", "--file", str(lines)], "2 texts"),
-        (["rank", "-m", RERANKER, "we", "--file", str(lines)], "2 pairs"),
-        (["classify", "-m", LABELS, "we", LONGER], "1 text"),
+        (["encode", "-m", DENSE, "we", LONGER], "1 text", "5 of text 2"),
+        (
+            ["encode", "-m", DENSE, "we", LONGER, "above", *[LONGER] * 22],
+            "23 texts",
+            ", ".join(f"5 of text {i}" for i in (2, *range(4, 23))) + " and 3 more",
+        ),
+        (["encode", "-m", DENSE], "2 texts", "5 of line 3, 6 of line 5"),
+        (["embed", "--truncate", "-m", DENSE], "2 texts", "5 of line 3, 6 of line 5"),
+        (["similar", "-m", DENSE, "we", LONGER], "1 text", "5 of text 2"),
+        (["similar", "-m", DENSE, "we", "--file", str(lines)], "2 lines", "5 of line 3, 6 of line 5"),
+        (
+            ["similar", "-m", DENSE, LONGER, "--file", str(lines)],
+            "1 text",
+            "5 of text 1",
+            "2 lines",
+            "5 of line 3, 6 of line 5",
+        ),
+        (["rank", "-m", RERANKER, "we", "--file", str(lines)], "2 pairs", "25 of line 3, 26 of line 5"),
+        (["classify", "-m", LABELS, "we", LONGER], "1 text", "41 of text 2"),
         (["classify", "-m", LABELS, "we"],),
     ):
+        typed(monkeypatch, lines.read_bytes())
         assert main(command) == 0
         captured = capsys.readouterr()
-        want = "".join(f"minibert: {what} truncated: too long for this model\n" for what in truncated)
-        assert captured.err == want and captured.out, command
+        told = "minibert: {} truncated: too long for this model; tokens left out: {}"
+        want = [told.format(*pair) for pair in zip(truncated[::2], truncated[1::2], strict=True)]
+        found = [line for line in captured.err.splitlines() if "empty lines skipped" not in line]
+        assert found == want and captured.out, command
 
 
 FIVE = ["we lived", "above the clouds", "man", "dog bites man", ""]

@@ -16,12 +16,14 @@ from pkgutil import resolve_name
 from types import FunctionType, ModuleType
 from typing import Any
 
+import course
 import distilled
 import numpy as np
 import pytest
 import word_models
 from limits import CHILD_SECONDS
 from needed import module_of
+from notebooks import TITLES
 from served import needs_server, opened, straight
 
 import minibert
@@ -112,12 +114,116 @@ def test_a_page_that_takes_a_heading_which_is_not_there_fails() -> None:
     assert "## " not in hooks().part("README.md", "Install") and "pip install" in hooks().part("README.md", "Install")
 
 
-def test_the_page_of_five_minutes_shows_what_it_prints_and_draws() -> None:
-    text = whole_pages()["five_minutes.md"]
-    assert "\n[[ 1.4  0.2 -0.2 -1.4]\n" in text and text.count("```python") == 7 and "picture:" not in text
-    assert re.findall(r"^!\[five grids .+\]\(\.\./\.\./build/study/(.+)\)$", text, re.MULTILINE) == [
-        "five_minutes-steps.png"
+def cell(source: str, *outputs: dict[str, Any], tags: tuple[str, ...] = ()) -> dict[str, Any]:
+    kind = "markdown" if source[0] == "#" else "code"
+    return {"cell_type": kind, "source": [source], "metadata": {"tags": tags}, "outputs": outputs}
+
+
+def test_a_study_stands_on_the_site_as_it_was_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "006_blocks"
+    picture = {"data": {"image/png": "cG5n", "text/plain": "a [map]"}}
+    cells = [
+        cell("# BERT's blocks\n\nA block [`heads.py`](heads.py), `learning.py`."),
+        cell("x = 1\nx", {"text": ["1"]}, picture, {"text": "\n2\n"}),
+        cell("long = 2", tags=("folded",)),
+        cell("## Exercises\n\n1. Why?\n2. How?"),
+        cell("## Answers\n\n1. Because\n   of it."),
+        cell("y = 3"),
+        cell("#", {"text": "4"}) | {"source": "2. So."},
     ]
+    (tmp_path / "answers").mkdir()
+    (tmp_path / "answers" / f"{name}.ipynb").write_text(json.dumps({"cells": cells}))
+    monkeypatch.setattr(course, "BUILT", tmp_path)
+    text, pictures = course.study_page(name)
+    command = course.explained(name)
+    assert (
+        text
+        == f"""# BERT's blocks
+
+[Open this page's code](../source/scripts/study/{name}.py.md) · {course.minutes(name)[0]} minutes to read, 2 exercises
+
+A block [`heads.py`](heads.py), [How the tables are learned](learning.py).
+
+```python
+x = 1
+x
+```
+
+```text
+1
+2
+```
+
+[![a (map)]({name}-1.png)]({name}-1.png)
+
+??? note "1 line of code"
+
+    ```python
+    long = 2
+    ```
+
+## To click through
+
+This page is what `{command}` writes. [Open it alone]({name}-live.html), on a phone too.
+
+<iframe class="live" src="{name}-live.html" title="a page to click through" loading="lazy"></iframe>
+
+## Exercises
+
+1. Why?
+2. How?
+
+## Answers
+
+??? success "Answer 1"
+
+    Because
+    of it.
+
+    ```python
+    y = 3
+    ```
+
+??? success "Answer 2"
+
+    So.
+"""
+    )
+    assert pictures == {f"{name}-1.png": b"png"}
+    assert _opened("explain")[1].parse(shlex.split(command)[2:]).beside
+    with pytest.raises(FileNotFoundError, match="sh scripts/study/build --new"):
+        course.study_page("heads")
+
+
+@pytest.mark.parametrize("name", course.LABS)
+def test_a_lab_stands_on_the_site_with_blanks_and_folded_answers(name: str) -> None:
+    text = course.lab_page(name)
+    exercises = text.count("\n## Exercise ")
+    folded = re.findall(r'^\?\?\? success "Answer"\n\n((?:    .*\n|\n)+)', text, re.MULTILINE)
+    assert exercises == len(folded) == text.count("return ...  # ") > 4
+    assert not any("return ...  #" in answer or "# blank" in answer or "# end" in answer for answer in folded)
+    for answer in folded:
+        compile("\n".join(line.removeprefix("    ") for line in answer.strip().splitlines()[1:-1]), name, "exec")
+
+
+def test_the_weeks_of_the_plan_have_each_page_and_lab_in_the_order_of_reading() -> None:
+    plan = (SITE / "pages/weeks.md").read_text("utf-8")
+    weeks = course.weeks(plan)
+    assert [name for week in weeks for name in week.titles if name not in course.LABS] == list(TITLES)
+    assert len(weeks) == 8 and sum(name in course.LABS for week in weeks for name in week.titles) == len(course.LABS)
+    text = course.with_tables(plan)
+    assert course.PAGES not in text and text.count("\n| [") == len(TITLES) + len(course.LABS)
+    assert course.navigation(plan)[0]["Week 1: the input layer"][0] == {
+        "BERT's input layer in five minutes": "course/five_minutes.md"
+    }
+    with pytest.raises(ValueError, match="not those of the plan"):
+        course.weeks(plan.replace("## Week 2", "## Week 9"))
+
+
+def test_minutes_are_counted() -> None:
+    assert course.minutes("five_minutes")[1] == [10, 10]
+    assert 4 <= course.minutes("five_minutes")[0] <= 7
+    assert course.each(course.minutes("1_input_layer")[1]) == "3 x 3, 3 x 6, 2 x 12"
 
 
 def test_a_docstring_becomes_lists_and_code(as_markdown: Callable[[str, list[str]], str]) -> None:

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -20,7 +20,7 @@ from checkpoints import BERT, GPT2, T5, VOCAB, numbers, write, write_byte_level,
 from command_line import Patch, Printed
 from limits import CHILD_SECONDS
 from needed import module_of
-from notebooks import SHARED, TITLES
+from notebooks import LIVE, SHARED, STUDIES, TITLES, is_new
 from printed_models import write_bert_tokenizer
 
 from minibert.equations.input_layer import Array, sinusoidal_positions
@@ -96,6 +96,22 @@ def test_every_file_is_run() -> None:
     assert {path.stem for path in STUDY.glob("*.py")} - plumbing == set(FILES)
 
 
+def test_a_study_is_new_until_one_of_its_files_changes(tmp_path: Path) -> None:
+    assert not is_new("heads", tmp_path)
+    made = tmp_path / "answers" / "heads.ipynb"
+    made.parent.mkdir()
+    made.touch()
+    assert is_new("heads", tmp_path) and not is_new("learning", tmp_path)
+    for file in ("heads.py", "answers/heads.py", "texts.py"):
+        changed = (STUDY / file).stat().st_mtime
+        os.utime(made, (changed - 1, changed - 1))
+        assert not is_new("heads", tmp_path)
+
+
+def test_a_page_to_click_through_belongs_to_a_study() -> None:
+    assert set(LIVE) < set(STUDIES)
+
+
 # what a text says of all-MiniLM-L6-v2, as its file prints it: of the numbers that a file asserts itself where it knows
 # that model, one line, which shows that it has known it
 SAID = {
@@ -145,49 +161,34 @@ def test_the_first_page_is_read_in_five_minutes() -> None:
     assert 400 < len(words) <= 600
 
 
-# a word, and how the cell of text goes on that explains it: no cell before it, in the order of reading, has the word
-GLOSSARY = {
-    r"rows?": r"each word into a \*row\* of numbers",
-    r"tokens?": r"cut into \*tokens\*",
-    r"layernorm": r"mean 0 and size 1",
-    r"blocks?": r"BERT's first \*block\*",
-    r"attention": r"look at others is the work of\s\*attention\*",
-    r"wordpiece": r"\*WordPiece\*: always the longest piece",
-    r"feed-forward": r"feed-forward layer multiplies each row by a\smatrix",
-    r"batch(?:es)?": r"the texts of the \*batch\*",
-    r"cosines?": r"cosine of the angle between",
-    r"bpe": r"\*BPE\*: it begins with single bytes",
-    r"quer(?:y|ies)": r"\*query\* is compared with",
-    r"heads?": r"each time is a head",
-    r"softmax": r"weights of a token are positive",
-    r"mask(?:s|ed)?": r"\*mask\* sees to it: it is added to the scores",
-    r"padding|padded": r"\*padding\* must get no weight",
-    r"residual": r"it is a sum,\sthe \*residual stream\*",
-    r"hidden states?": r"These rows are the \*hidden states\*",
-    r"pooling": r"mean is \*mean pooling\*",
-    r"caches?": r"values that it has computed: a \*cache\*",
-    r"logits?": r"one number for each token that might come next",
-    r"loss(?:es)?": r"The \*loss\* is the mean of",
-    r"gradients?": r"are the \*gradient\*",
-    r"probes?": r"\*probe\*\. It is trained on some rows",
-    r"checkpoints?": r"saved as a \*checkpoint\*",
-    r"adam": r"Adam, which takes a step",
-    r"ablation": r"knocked out \(papers call\sit \*ablation\*\)",
-    r"patching": r"another's\s\(\*activation patching\*\)",
-    r"lens(?:es)?": r"what it would predict \(\*lens\*\)",
-}
+# a row of the glossary: a word and its other forms, the study that explains it and that section's anchor
+GLOSSARY = re.findall(
+    r"^\| \*\*([\w -]+)\*\*(.*?) \|.*\(course/(\w+)\.md(?:#([\w-]+))?\) \|$",
+    (STUDY.parent / "site/pages/glossary.md").read_text("utf-8"),
+    re.MULTILINE,
+)
 
 
-@pytest.mark.parametrize("word", GLOSSARY)
-def test_no_word_stands_before_the_cell_that_explains_it(word: str) -> None:
-    links = r"\[[^\]]+\]\([^)]*\)|`[^`]+`"
-    cells = [
-        (name, re.sub(r"\s+", " ", re.sub(links, "", text)))
-        for name in TITLES
-        for text in texts_of(STUDY / f"{name}.py")
-    ]
-    first = next((name, text) for name, text in cells if re.search(rf"\b(?:{word})\b", text, re.IGNORECASE))
-    assert re.search(GLOSSARY[word], first[1]), f"{first[0]}: {first[1][:300]}"
+def sections() -> Iterator[tuple[str, str, str]]:
+    """Each section in the order of reading: its study, its anchor, "" for the first, and its text without links."""
+    for name in TITLES:
+        for text in re.split(r"^##+ ", "\n".join(texts_of(STUDY / f"{name}.py")), flags=re.MULTILINE):
+            heading = "" if text.lstrip().startswith("[markdown]") else text.partition("\n")[0]
+            anchor = re.sub(r"[^\w\s-]", "", heading).strip().lower().replace(" ", "-")
+            yield name, anchor, re.sub(r"\[[^\]]+\]\([^)]*\)|`[^`]+`", "", text)
+
+
+@pytest.mark.parametrize(("word", "forms", "name", "anchor"), GLOSSARY, ids=[row[0] for row in GLOSSARY])
+def test_no_word_stands_before_the_section_that_explains_it(word: str, forms: str, name: str, anchor: str) -> None:
+    others = "|".join(form for form in forms.split(", ") if form)
+    pattern = re.compile(rf"\b(?:{word}|{others or word})\b", re.IGNORECASE)
+    first = next((study, section) for study, section, text in sections() if pattern.search(text))
+    assert first == (name, anchor)
+
+
+def test_each_row_of_the_glossary_is_tried() -> None:
+    rows = (STUDY.parent / "site/pages/glossary.md").read_text("utf-8").count("\n| **")
+    assert len(GLOSSARY) == rows > 20
 
 
 def test_the_folded_digits_of_two_notebooks_are_those_that_verify_has() -> None:

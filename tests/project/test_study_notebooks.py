@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from limits import CHILD_SECONDS
 from needed import absent, missing
+from notebooks import LIVE
 from test_study import FILES, SAID, STUDY, UNTRAINED
 
 FOLDER = STUDY.parents[1] / "build" / "study"
@@ -101,6 +102,13 @@ def test_a_folded_cell_opens_by_a_click(folder: Path) -> None:
     html = (folder / "003_bert_step_by_step.html").read_text("utf-8")
     hidden = html.partition("<details>")[2].partition("</details>")[0]
     assert "CLOUDS = {" in hidden and html.count("CLOUDS = {") == 1
+
+
+@pytest.mark.parametrize("name", LIVE)
+def test_a_page_to_click_through_lies_beside_its_study(name: str, folder: Path) -> None:
+    text = LIVE[name][0].split()[0].split("[")[0]
+    assert text in (folder / f"{name}-live.html").read_text("utf-8")
+    assert f'href="{name}-live.html"' in (folder / f"{name}.html").read_text("utf-8")
 
 
 def test_what_a_notebook_imports_lies_beside_it(folder: Path) -> None:

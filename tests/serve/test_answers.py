@@ -118,8 +118,8 @@ def test_an_answer_has_openais_form(address: Address) -> None:
     assert answer.headers["content-type"] == "application/json"
     assert {name: value for name, value in answer.json.items() if name != "data"} == {
         "object": "list", "model": NORMED, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}, "truncated": 0,
+        "truncated_texts": [],
     }  # fmt: skip
-    assert address.embed(["dog", LONG]).json["truncated"] == 1
 
 
 def test_sparse_vectors_are_those_of_encode_sparse(address: Address) -> None:
@@ -194,7 +194,7 @@ def test_scores_are_those_of_predict(
         back = "return_text" in fields or "return_documents" in fields
         assert told == ((sent if plain else {"document": sent}) if back else {})
     if not plain:
-        assert (answer["model"], answer["truncated"]) == (RERANKER, cut)
+        assert (answer["model"], answer["truncated"], len(answer["truncated_texts"])) == (RERANKER, cut, cut)
         if LONG not in texts:  # else the folder's own longest length cuts too
             tokens = encoder.tokenize([QUERY] * 3, texts)["attention_mask"].sum()
             assert answer["usage"]["total_tokens"] == tokens, "the tokens of what was cut"
@@ -222,7 +222,7 @@ def test_late_interaction_answers_rerank(beside: bool) -> None:
             assert address.embed("dog").status == 200
         else:
             refused = address.embed("dog")
-            assert refused.status == 404 and f"gives vectors; it was started with {LATE!r}" in refused.error
+            assert refused.status == 404 and f"computes vectors; it was started with {LATE!r}" in refused.error
             info = address.ask("/info").json
             assert (info["gives"], info["similarity"], info["dimension"]) == (["scores of documents"], "maxsim", 6)
             cut = {"query": "the clouds", "documents": TEXTS, "max_tokens_per_doc": 1}
@@ -265,6 +265,70 @@ def test_predict_gives_labels_and_their_probabilities(address: Address) -> None:
     assert near([each["score"] for each in mixed[1]], [each["score"] for each in found[0]])
 
 
+# -- truncated texts ---------------------------------------------------------------------------------------------
+
+
+def lost(name: str, *texts: list[str]) -> dict[int, int]:
+    """The tokens of each text, or pair, beyond the model's longest."""
+    encoder = encoder_of(name)
+    assert encoder.max_seq_length is not None
+    tokens = [len(each.input_ids) - encoder.max_seq_length for each in encoder.sentence_tokenizer.encode(*texts)]
+    return {i: count for i, count in enumerate(tokens) if count > 0}
+
+
+def test_each_truncated_text_is_told(address: Address) -> None:
+    texts = ["dog", LONG, "we", LONG + "dog"]
+    want = lost(NORMED, texts)
+    assert want.keys() == {1, 3} and want[1] < want[3]
+    answer = address.embed(texts, model=NORMED)
+    assert answer.json["truncated"] == 2 and "x-truncated" not in answer.headers
+    assert answer.json["truncated_texts"] == [{"index": i, "tokens_left_out": n} for i, n in want.items()]
+    many = address.embed([*MANY, LONG], model=NORMED).json  # several steps of the worker
+    assert many["truncated_texts"][-1] == {"index": len(MANY), "tokens_left_out": want[1]}
+    pairs = lost(RERANKER, [QUERY] * 4, texts)
+    ranking = address.ask("/rerank", {"query": QUERY, "documents": texts, "model": RERANKER}).json
+    assert {each["index"]: each["tokens_left_out"] for each in ranking["truncated_texts"]} == pairs
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "fields", "texts"),
+    [
+        ("/embed", NORMED, {}, "inputs"), ("/embed_sparse", SPARSE, {}, "inputs"), ("/predict", TOPICS, {}, "inputs"),
+        ("/rerank", RERANKER, {"query": QUERY}, "texts"),
+    ],
+)  # fmt: skip
+def test_a_bare_list_has_headers_for_it(
+    path: str, name: str, fields: dict[str, Any], texts: str, address: Address
+) -> None:
+    sent = ["dog", LONG, "we", LONG + "dog"]
+    want = lost(name, *([[QUERY] * 4, sent] if fields else [sent]))
+    inputs: Any = [[text] for text in sent] if path == "/predict" else sent
+    headers = address.ask(path, {texts: inputs, "model": name, **fields}).headers
+    assert headers["x-truncated"] == "2"
+    assert headers["x-truncated-tokens"] == ",".join(f"{i}={count}" for i, count in want.items())
+    headers = address.ask(path, {texts: inputs[:1], "model": name, **fields}).headers
+    assert not {"x-truncated", "x-truncated-tokens"} & headers.keys()
+
+
+def test_headers_for_many_truncated_texts_stay_short(address: Address) -> None:
+    headers = address.ask("/embed", {"inputs": [LONG] * 1500, "model": NORMED}).headers
+    assert headers["x-truncated"] == "1500" and 3900 < len(headers["x-truncated-tokens"]) <= 4000
+    assert {each.partition("=")[2] for each in headers["x-truncated-tokens"].split(",")} == {
+        str(lost(NORMED, [LONG])[0])
+    }
+
+
+def test_a_query_of_late_interaction_that_is_truncated_counts_for_each_pair() -> None:
+    server = Server([opened(REFERENCE / LATE)])
+    sent = {"query": LONG, "documents": ["dog", LONG]}
+    found = straight(server, "/rerank", json.dumps(sent).encode()).json["truncated_texts"]
+    query, (document,) = (
+        encoder_of(LATE).tokens_cut(LONG, "query", task="query"),
+        encoder_of(LATE).tokens_cut([LONG], "document", task="document"),
+    )
+    assert [(each["index"], each["tokens_left_out"]) for each in found] == [(0, query), (1, query + document)]
+
+
 # -- models ------------------------------------------------------------------------------------------------------
 
 
@@ -285,12 +349,16 @@ def test_what_the_server_tells_of_itself(address: Address) -> None:
     assert answer["object"] == "list" and {each["object"] for each in answer["data"]} == {"model"}
     for name in (RERANKER, str(REFERENCE / SPARSE)):
         assert address.ask(f"/v1/models/{name}").json["id"] == name
+        identity = address.ask(f"/v1/models/{name}").json["identity"]
+        assert identity == encoder_of(Path(name).name).identity
+        assert identity in {each["identity"] for each in answer["data"]}
     assert address.ask("/health").json == {"status": "ok"}
     found = address.ask("/info").json
     assert (found["model"], found["dimension"], found["max_seq_length"], found["gives"]) == (NORMED, 8, 30, ["vectors"])
     assert [each["model"] for each in found["models"]][:2] == [NORMED, PROMPTS]
     assert found["tasks"] == {"query": "Instruct: find\nQuery:", "document": ""}
     assert found["version"] == minibert.__version__
+    assert [each["identity"] for each in found["models"]] == [each["identity"] for each in answer["data"]]
     assert found["limits"] == DEFAULTS._asdict() and (DEFAULTS.waiting, DEFAULTS.texts, DEFAULTS.grace) == (
         256,
         2048,

@@ -31,7 +31,7 @@ class Steps:
     def prepare(self, items: list[Any], start: int) -> Prepared:
         if "bad" in items:
             raise ValueError(f"text {start + items.index('bad')} is bad")
-        return Prepared(items, len(items), [start + i for i, item in enumerate(items) if item == "long"])
+        return Prepared(items, len(items), {start + i: 1 for i, item in enumerate(items) if item == "long"})
 
     def compute(self, items: list[Any]) -> Array:
         self.calls.append(items)
@@ -146,7 +146,8 @@ def test_tokens_and_truncated_texts_are_counted_over_all_steps(worker: Worker, s
     steps.go.set()
     (job,) = taken(worker, Waiting(steps, "long", "x" * STEP, "long"))
     job.lengths()
-    assert (job.tokens, job.truncated) == (3, [0, 2])
+    assert (job.tokens, job.truncated) == (3, {0: 1, 2: 1})
+    assert job.headers() == {"X-Truncated": "2", "X-Truncated-Tokens": "0=1,2=1"}
     assert len(steps.calls) == 2
 
 

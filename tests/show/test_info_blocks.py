@@ -1,7 +1,8 @@
-"""The lines of `minibert info` about the blocks: from config.json and headers; no weight is read or fetched."""
+"""The lines of `minibert info`: about the blocks from config.json and headers alone; the identity reads the weights."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import checkpoints
 import encoders
 import numpy as np
 import pytest
+from command_line import ran
 from fake_hub import FakeHub, use
 from reference_files import REFERENCE
 
 import minibert
+from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.show.info import info
 
@@ -86,3 +89,34 @@ def test_from_the_hub_nothing_is_fetched_for_it(tmp_path: Path, monkeypatch: pyt
             told = told_of(layer)
             assert (len(hub.requests), hub.sent) == (before, sent)
     assert told["blocks on disk"].endswith(" in 32 tensors")
+
+
+def test_the_identity_and_the_same_lines_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = REFERENCE / "sentences-dense"
+    out, error = ran(capsys, "info", folder)
+    lines, found = out.splitlines(), json.loads(ran(capsys, "info", folder, "--json")[0])
+    start = lines.index("") + 1
+    assert found["identity"] == minibert.load_encoder(folder).identity and not error
+    modules = [[path, sizes] for path, sizes in found.pop("modules").items()]
+    assert [re.split(" {2,}", line) for line in lines[: start - 1]] == modules
+    assert [re.split(" {2,}", line, maxsplit=1) for line in lines[start:]] == [
+        [name.replace("_", " "), fact] for name, fact in found.items()
+    ]
+    assert main(["help", "info"]) == 0
+    about = capsys.readouterr().out
+    assert all(re.search(rf"\b{name}\b", about) for name in found)
+
+
+def test_an_identity_that_cannot_be_computed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = checkpoints.write(tmp_path / "model", BERT | {"num_attention_heads": 5}, NAMED)
+    assert re.search("\nidentity +not available: .*must be a multiple", ran(capsys, "info", folder)[0])
+    with FakeHub() as hub:
+        hub.add("org/model", {path.name: path for path in encoders.write(tmp_path / "hub", "bert").iterdir()})
+        use(monkeypatch, hub.endpoint, tmp_path / "home")
+        for _ in range(2):
+            text = ran(capsys, "info", "org/model")[0]
+            assert "identity" in text and "computed from all weights, and they are not on this machine" in text
+        minibert.load_encoder("org/model").close()
+        assert re.search("\nidentity +[0-9a-f]{64}\n", ran(capsys, "info", "org/model")[0])

@@ -117,7 +117,9 @@ class Config(Mapping[str, Any]):
     (768, 768, 1e-05, 1)
     """
 
-    __slots__ = ("_aliases", "_data", "_defaults", "_where")
+    __slots__ = ("_aliases", "_data", "_defaults", "_where", "read")
+    read: dict[str, Any]
+    """The settings that were looked up and found so far, defaults included."""
     _data: Mapping[str, Any]
     _aliases: Mapping[str, str]
     _defaults: Mapping[str, Any]
@@ -132,6 +134,7 @@ class Config(Mapping[str, Any]):
     ) -> None:
         keep = object.__setattr__  # the method below raises
         keep(self, "_where", where)
+        keep(self, "read", {})
         try:
             keep(self, "_data", frozen(dict(data)))
         except RecursionError:
@@ -145,7 +148,8 @@ class Config(Mapping[str, Any]):
         for source in (self._data, self._defaults):
             present = [source[name] for name in names if name in source]
             if present:  # a value under one name is preferred to null under another
-                return next((value for value in present if value is not None), None)
+                self.read[key] = value = next((value for value in present if value is not None), None)
+                return value
         raise KeyError(key)
 
     def __getattr__(self, key: str) -> Any:

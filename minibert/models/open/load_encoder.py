@@ -158,6 +158,7 @@ def encoder_of(
                 f"{files.where} has tensors that minibert does not read: {left}; if the folder's own code uses them, "
                 "its vectors differ"
             )
+    settings = {**layer.config.read, **config.read}  # before a head is bound, whose settings depend on its use
     # read at first use: `encode` needs no head
     heads = cache(partial(Heads, layer, config, bind(), stack.causal, files.where))
     if mmap is False:  # the file may change later
@@ -171,7 +172,7 @@ def encoder_of(
     reopen = files.reopen(load_encoder, **options, **asked.given())
     encoder = Encoder(
         layer, blocks, stack, config, heads, threads, reopen=reopen, sentence_config=asked.applied_to(sentences),
-        ends=cache(partial(read_generation, files.find, files.config, files.where)),
+        ends=cache(partial(read_generation, files.find, files.config, files.where)), settings=settings,
     )  # fmt: skip
     if asked.max_seq_length is not None:
         encoder.max_seq_length = asked.max_seq_length
@@ -202,6 +203,10 @@ class TextModel(NamedTuple):
         """The measure, a name in `SIMILARITIES` (for tokens in `MAXSIMS`), and whether vectors have length 1."""
         own = self.model.sentence_config
         return {"similarity": own.measure, "normalized": own.normalizes()}
+
+    def named_in(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the entry of a shard that names this model: its identity; in older shards the sha256 of its files."""
+        return {"model_sha256": self.sha256()} if "model_sha256" in metadata else {"identity": self.model.identity}
 
     def sha256(self) -> dict[str, str]:
         """Return the sha256 of each file that was found while opening the model, and so of every file read."""
@@ -234,7 +239,7 @@ def open_vectors(
     """Open a model for the vectors of many texts.
 
     It is opened from whole files on this machine's disk, fetched first if they are on the Hub: all processes of a
-    machine then share one map of the weights, and the sha256 of the files identifies the model.
+    machine then share one map of the weights.
 
     asked, threads, same_bits, mmap: see `load_encoder`; here no bit of a vector depends on `threads`. Raises as
     `load_encoder`.

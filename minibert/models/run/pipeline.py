@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 P = TypeVar("P", bound="TextPipeline")
+Truncated = tuple[int, int]  # the number of a text, from 0, and how many of its tokens were left out
 CHUNK = 512  # texts sorted by length together; this bounds the memory beyond the result
 BROKEN = "a weight in its file is NaN, or too large; fetch the file again"  # the end of errors about NaN and infinity
 
@@ -58,7 +59,7 @@ class TextPipeline:
     single_threaded: bool = False  # no bit of a result depends on `threads`: see `computing.compute`
     chunk: int = CHUNK
     chunk_threads: int = 1  # threads that each take a chunk: more than one if tokenizing takes longest
-    truncated: list[int] | None = None  # receives the number of truncated tokens of each truncated text
+    truncated: list[Truncated] | None = None  # receives each truncated text
 
     def __init__(self, tokenizer: Tokenizer, dtype: np.dtype[Any], **steps: Any) -> None:
         self.tokenizer, self.dtype = tokenizer, dtype
@@ -67,14 +68,14 @@ class TextPipeline:
     def all(self, texts: list[Any], shown_as: str = "") -> Any:
         """Return the vectors of all texts (texts, dim), or a list of results; a name shows a bar on stderr."""
         if 0 < len(texts) <= self.chunk and not shown_as:
-            return self.vectors(self.tokenize(texts, 0))
+            return self.vectors(self._encode(texts, 0))
         found: Any = [None] * len(texts) if self.dim is None else np.empty((len(texts), self.dim), self.dtype)
         start = 0
         if self.chunk_threads > 1 and not shown_as:
 
             def compute_chunk(start: int) -> None:
                 some = slice(start, start + self.chunk)
-                found[some] = self.vectors(self.tokenize(texts[some], start))
+                found[some] = self.vectors(self._encode(texts[some], start))
 
             parallel_for(compute_chunk, range(0, len(texts), self.chunk), self.chunk_threads)
             return found
@@ -98,13 +99,20 @@ class TextPipeline:
                 yield chunk, start
                 start += len(chunk)
 
-        for encoded in prefetch(lambda chunk: self.tokenize(*chunk), numbered(), prefetching and self.prefetching):
+        for encoded in prefetch(lambda chunk: self._encode(*chunk), numbered(), prefetching and self.prefetching):
             yield self.vectors(encoded)
 
     @property
     def prefetching(self) -> bool:
         """Whether a thread is free to tokenize the next chunk while one is computed."""
         return (self.threads or cores()) > 1
+
+    def _encode(self, texts: list[Any], start: int) -> list[Encoded]:
+        """Tokenize a chunk, and add its truncated texts to `truncated`."""
+        encoded = self.tokenize(texts, start)
+        if self.truncated is not None:
+            self.truncated += [(i, each.truncated) for i, each in enumerate(encoded, start) if each.truncated]
+        return encoded
 
     def tokenize(self, texts: list[Any], start: int) -> list[Encoded]:
         """Return the ids of a chunk's texts behind the prompt, truncated. start: the number of the first, for messages.
@@ -125,8 +133,6 @@ class TextPipeline:
 
     def vectors(self, encoded: Sequence[Encoded]) -> Any:
         """Return a chunk's vectors (texts, dim), or the list of its results. Identical ids are computed once."""
-        if self.truncated is not None:
-            self.truncated += [each.truncated for each in encoded if each.truncated]
         keys = [(tuple(ids), tuple(types or ()), unseen) for ids, types, _, unseen in encoded]
         different = dict(zip(keys, encoded, strict=True))
         count = len(different)
@@ -183,8 +189,8 @@ class TextPipeline:
         y = finite(normalized(y) if self.normalize else y)
         return y if self.poolings else [rows.copy() for group in groups for rows in group.of(y)]
 
-    def noting(self: P, truncated: list[int]) -> P:
-        """Return a copy that adds to `truncated` the number of tokens that each truncated text has lost."""
+    def noting(self: P, truncated: list[Truncated]) -> P:
+        """Return a copy that adds each truncated text to `truncated`."""
         made = copy(self)
         made.truncated = truncated
         return made
