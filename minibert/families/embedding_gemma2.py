@@ -1,7 +1,4 @@
-"""EmbeddingGemma 2, its text tower: per-layer inputs, blocks of two widths, a map after the last norm.
-
-The whole model's other towers read images, videos and sounds; they are not computed.
-"""
+"""EmbeddingGemma 2, its text tower: per-layer inputs, blocks of two widths, a map after the last norm."""
 
 from __future__ import annotations
 
@@ -41,7 +38,8 @@ def _own(key: str, key_of_full: str, config: Config, i: int) -> int:
     sizes = config.part("per_layer_config")
     if config.get("per_layer_config") is None and _type(config, i) == FULL:
         return config.integer(key_of_full)
-    return sizes.part(str(i)).integer(key, default=config.integer(key), above=0)
+    own = next((name for name in sizes if name.isdecimal() and int(name) == i), "")  # "5", in deep models "05"
+    return sizes.part(own).integer(key, default=config.integer(key), above=0)
 
 
 HEAD_DIM = partial(_own, "head_dim", "global_head_dim")

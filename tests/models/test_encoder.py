@@ -270,6 +270,9 @@ def test_sizes_of_embedding_gemma_2_s_blocks(tmp_path: Path) -> None:
     data = CASE["embedding_gemma2_text"]
     older = copied(data, tmp_path / "older", per_layer_config=None, global_head_dim=6, num_global_key_value_heads=2)
     np.testing.assert_array_equal(output(older), output(data.folder))
+    sizes = {"01": {"head_dim": 6, "num_key_value_heads": 2}}  # as saved from 24 blocks: their numbers have two digits
+    padded = copied(data, tmp_path / "padded", per_layer_config=sizes)
+    np.testing.assert_array_equal(output(padded), output(data.folder))
     mixed = {"0": {"head_dim": 6}, "1": {"head_dim": 6}, "2": {"head_dim": 4}}
     for wrong, said in (
         ({"per_layer_config": mixed, "num_hidden_layers": 4}, "'sliding_attention' must have one width, found [4, 6]"),
