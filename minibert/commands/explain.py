@@ -193,9 +193,13 @@ def declare_plot(parser: Parser) -> None:
     parser.epilog = f"pictures:\n{kinds}\n\n{parser.epilog}"
     parser.add_argument("kind", choices=PICTURES, metavar="PICTURE", help="a picture from the list below")
     parser.add_argument(
-        "--text", metavar="TEXT", help="the text for sum, attention, terms and patching; rows shows its first token"
+        "--text",
+        metavar="TEXT",
+        help="the text for sum, attention, terms, patching and pairs; rows shows its first token",
     )
-    parser.add_argument("--other", metavar="TEXT", help="for patching: another text of as many tokens")
+    parser.add_argument(
+        "--other", metavar="TEXT", help="for pairs: the other text; for patching: another text of as many tokens"
+    )
     parser.add_argument(
         "--token", type=int, metavar="N",
         help="for sum and rows: the token at this position, as explain counts; for patching: the predicting token",

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 from minibert.errors import MinibertError, Option, error_of, parts_of
 
 from .common import Parser, add_k, add_model, add_prompts, from_hub, print_lines, tell, tell_truncated, texts_of
+from .similar import add_why, largest_pairs, why_line
 
 if TYPE_CHECKING:
     from minibert.bulk.stored import StoredVectors
     from minibert.models.open.load_encoder import TextModel
-    from minibert.models.run.pipeline import Truncated
+    from minibert.models.run.pipeline import TextPipeline, Truncated
+    from minibert.models.sentences.token_pairs import SimilarityPairs
 
 QUESTIONS = 512  # compared at once, in one reading of the folder
 RESULTS = 1 << 20  # results kept at once: with a large -k, fewer questions are compared together
@@ -44,6 +46,7 @@ def declare(parser: Parser) -> None:
         help="columns that `minibert bulk` kept, after the questions (default: the column of the texts)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print a line of JSON: question, measure, results")
+    add_why(parser)
     add_prompts(parser)
     add_model(parser, side=False, default="the model that made the vectors; no other is accepted", threads=True)
 
@@ -53,6 +56,7 @@ def run(arguments: Any) -> None:
     from minibert.bulk.stored import StoredVectors
     from minibert.equations.quantization import BITS
     from minibert.models.run.pipeline import chunked
+    from minibert.models.sentences.token_pairs import check_sum
 
     if bool(arguments.texts) == (arguments.questions is not None):
         raise ValueError("give questions as arguments, or a file of them with --questions; not both, not none")
@@ -60,15 +64,22 @@ def run(arguments: Any) -> None:
     stored = StoredVectors(arguments.folder)
     for name in arguments.show or ():
         stored.column(name, ())  # raises for a column that was not kept, before the model is opened
+    if arguments.why:
+        stored.column(stored.meta["text_column"], ())
+        if stored.precision in BITS:
+            raise ValueError(f"{stored.path} has {stored.precision} vectors, and their Hamming distance is no sum over "
+                             "pairs of tokens; leave out --why")  # fmt: skip
     model = _model(arguments, stored)
     with model.model:
+        if arguments.why:
+            check_sum(model.model)
         questions = arguments.texts or _read(arguments.questions)
         prompt_name, prompt = arguments.prompt_name, arguments.prompt
         if prompt_name is prompt is None and "query" in model.model.prompts:
             prompt_name = "query"
         steps = model.model.pipeline(prompt_name, prompt, task="query").noting(truncated)
         chunks = chunked(questions, max(1, min(QUESTIONS, RESULTS // max(1, arguments.k))))
-        print_lines(_in_chunks(chunks, truncated, partial(_answers, stored, steps, arguments)))
+        print_lines(_in_chunks(chunks, truncated, partial(_answers, stored, model, steps, arguments)))
     tell_truncated(truncated, "question")
     if stored.precision in BITS:
         tell(f"{stored.precision} vectors are compared by Hamming distance: a score is minus the bits that differ")
@@ -136,19 +147,30 @@ def _in_chunks(
         start += len(chunk)
 
 
-def _answers(stored: StoredVectors, steps: Any, arguments: Any, questions: list[str]) -> Iterator[str]:
+def _answers(
+    stored: StoredVectors, model: TextModel, steps: TextPipeline, arguments: Any, questions: list[str]
+) -> Iterator[str]:
     from minibert.equations.quantization import BITS
+    from minibert.models.sentences.token_pairs import pairs_of
 
     alone, digits = len(arguments.texts) == 1, 0 if stored.precision in BITS else 3
     numbers, scores = stored.search(steps.all(questions), arguments.k)
     names = arguments.show or [stored.meta["text_column"]]
     ids, columns = stored.ids(numbers.ravel()), {name: stored.column(name, numbers.ravel()) for name in names}
+    texts = stored.column(stored.meta["text_column"], numbers.ravel()) if arguments.why else {}
+
+    def split(question: str, row: int) -> SimilarityPairs:
+        return pairs_of(question, steps, texts[row], model.pipeline, model.model.sentence_config.measure)
+
     for question, rows, row_scores in zip(questions, numbers.tolist(), scores.tolist(), strict=True):
         every = [{name: column[row] for name, column in columns.items()} for row in rows]
         if arguments.json:
             shown = [{"columns": _finite(values)} if arguments.show else {"text": values[names[0]]} for values in every]
             triples = zip(rows, row_scores, shown, strict=True)
             results = [{"score": score, "id": ids[row], **fields} for row, score, fields in triples]
+            for result, row in zip(results, rows if arguments.why else (), strict=False):
+                pairs = largest_pairs(split(question, row))
+                result["why"] = [{"token": one, "other": other, "adds": adds} for one, other, adds in pairs]
             # an id may be a date
             yield json.dumps({"question": question, "measure": stored.measure, "results": results}, default=str)
             continue
@@ -158,6 +180,8 @@ def _answers(stored: StoredVectors, steps: Any, arguments: Any, questions: list[
             cells = ("null" if value is None else str(value) for value in values.values())
             line = "  ".join([f"{score:.{digits}f}", str(ids[row]), *cells]).rstrip()
             yield line if alone else f"  {line}"
+            if arguments.why:
+                yield "  " * (not alone) + why_line(split(question, row))
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
     from minibert.models.run.pipeline import Truncated
     from minibert.models.sentences.comparing import Vectors
+    from minibert.models.sentences.token_pairs import SimilarityPairs
 
+SHOWN_PAIRS = 3  # under each result
 RERANKER = "cross-encoder/ms-marco-MiniLM-L6-v2"
 
 
@@ -37,8 +39,34 @@ def declare_similar(parser: Parser) -> None:
         "--file", metavar="LINES", help="a file of texts, one per line; - for stdin; empty lines are skipped"
     )
     add_k(parser, "lines")
+    add_why(parser, "with --file: ")
     add_options(parser, "sentences", "measure")
     add_model(parser, side=False, usual=SENTENCES, threads=True)
+
+
+def add_why(parser: Any, before: str = "") -> None:
+    """Add --why."""
+    parser.add_argument(
+        "--why", action="store_true",
+        help=f"{before}under each result, the three pairs of tokens that add most to the similarity, which is the sum "
+        "over all pairs",
+    )  # fmt: skip
+
+
+def largest_pairs(split: SimilarityPairs) -> list[tuple[str, str, float]]:
+    """Return the pairs of tokens that add most to a similarity, the largest first."""
+    return [pair for pair in split.largest(SHOWN_PAIRS) if pair[2]]
+
+
+def why_line(split: SimilarityPairs) -> str:
+    """Return a line with the pairs of tokens that add most to a similarity, and what each adds.
+
+    >>> import numpy as np
+    >>> from minibert.models.sentences.token_pairs import SimilarityPairs
+    >>> why_line(SimilarityPairs(["a", "b"], ["c"], np.array([[0.1], [0.3]])))
+    '       b ~ c +0.3000   a ~ c +0.1000'
+    """
+    return " " * 7 + "   ".join(f"{one} ~ {other} {adds:+.4f}" for one, other, adds in largest_pairs(split))
 
 
 def run_similar(arguments: Any) -> None:
@@ -48,18 +76,32 @@ def run_similar(arguments: Any) -> None:
         raise ValueError("give two texts, or one and --file")
     if file is not None and len(texts) > 1:
         raise ValueError(f"--file takes one text, found {len(texts)}; put a text of several words in quotes")
+    if arguments.why and file is None:
+        raise ValueError("--why is about the lines of a file; name one with --file")
     truncated: list[Truncated] = []
     of_lines: list[Truncated] = []
     empty: list[int] = []
     with load_model(arguments) as encoder:
+        if arguments.why:
+            from minibert.models.sentences.token_pairs import check_sum
+
+            check_sum(encoder)
         if file is None:
             print_lines(table(encoder, texts, truncated))
         else:
             nearest_lines = nearest(encoder, texts[0], file, arguments.k, truncated, of_lines, empty)
-            print_lines(f"{score:.3f}  {line}" for score, line in nearest_lines)
+            print_lines(shown(encoder, texts[0], nearest_lines, arguments.why))
     tell_empty(len(empty))
     tell_truncated(truncated)
     tell_truncated(of_lines, "line", empty=empty)
+
+
+def shown(encoder: Encoder, text: str, lines: list[tuple[float, str]], why: bool) -> Iterator[str]:
+    """Yield each line after its similarity, and with `why` its largest pairs of tokens."""
+    for score, line in lines:
+        yield f"{score:.3f}  {line}"
+        if why:
+            yield why_line(encoder.similarity_pairs(text, line, ("query", "document")))
 
 
 def table(encoder: Encoder, texts: list[str], truncated: list[Truncated]) -> Iterator[str]:
@@ -127,6 +169,7 @@ def declare_rank(parser: Parser) -> None:
         "--file", metavar="LINES", required=True, help="texts, one per line; - for stdin; empty lines are skipped"
     )
     add_k(parser, "lines", None)
+    add_why(parser, "with late interaction: ")
     add_model(parser, side=False, usual=RERANKER, threads=True)
     add_options(parser, "bits")
 
@@ -135,20 +178,31 @@ def run_rank(arguments: Any) -> None:
     """Print the lines, best first."""
     with load_model(arguments) as encoder:
         encoder.rank(arguments.query, [])  # raises if the model is not a reranker, before any line is read
+        if arguments.why and encoder.result != "tokens":
+            raise ValueError("a CrossEncoder reads both texts together and makes no vectors, so its score is no sum "
+                             "over pairs of tokens; leave out --why, or name a model of late interaction")  # fmt: skip
         bar = wants_bar(arguments.file == STDIN, prints=False)
         empty: list[int] = []
         lines = list(texts_of(arguments.file, empty))
-        print_lines(ranked(encoder, arguments.query, lines, arguments.k, bar, empty))
+        print_lines(ranked(encoder, arguments.query, lines, arguments.k, bar, empty, arguments.why))
     tell_empty(len(empty))
 
 
 def ranked(
-    encoder: Encoder, query: str, lines: list[str], k: int | None, bar: bool = False, empty: Sequence[int] = ()
+    encoder: Encoder,
+    query: str,
+    lines: list[str],
+    k: int | None,
+    bar: bool = False,
+    empty: Sequence[int] = (),
+    why: bool = False,
 ) -> Iterator[str]:
     """Yield the k lines that answer best, each after its score; then print which were truncated."""
     config = encoder.sentence_config
     for result in encoder.rank(query, lines, k, return_documents=True, show_progress_bar=bar):
         yield f"{result['score']:7.3f}  {result['text']}"
+        if why:
+            yield "  " + why_line(encoder.similarity_pairs(query, result["text"]))
     if encoder.result == "tokens":
         tell_truncated(_lost(encoder.tokens_cut([query], "query", task="query")), "query", "text")
         tell_truncated(_lost(encoder.tokens_cut(lines, "document", task="document")), "line", empty=empty)

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
-from hashlib import sha256
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -285,6 +284,8 @@ class Tokenizer:
 
         Rules that are null, false or empty do not count: another version of the library writes more or fewer of them.
         """
+        from hashlib import sha256  # here: OpenSSL takes time to load, and no vector needs it
+
         rules = json.loads(self.rules())
         pieces, merges = (rules["model"].pop(name, ()) for name in ("vocab", "merges"))
         pieces = sorted(pieces.items(), key=itemgetter(1)) if isinstance(pieces, dict) else pieces

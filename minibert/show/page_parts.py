@@ -23,7 +23,9 @@ import numpy as np
 from minibert.equations import activations, attention_positions, blocks, gated_blocks, input_layer, rotary
 from minibert.equations.input_layer import Array, layer_norm
 from minibert.equations.similarity import cosine_similarity
+from minibert.errors import MinibertError
 from minibert.families.parts.plan import Plan, Step, value
+from minibert.models.sentences.token_pairs import pairs_of_rows
 
 from .explain import name_of
 from .text import visible
@@ -337,7 +339,22 @@ def beside_numbers(
         "first": min(1, len(tokens) - 1),
         "attention": packed(np.stack([other[f"attentions.{i}"][0] for i in range(count)])),
         "cosines": packed(np.stack(cosines).astype(np.float32)),
+        "sum": sum_numbers(encoder, trace[states[-1]][0], other[states[-1]][0]),
     }
+
+
+def sum_numbers(encoder: Encoder, rows: Array, others: Array) -> dict[str, Any]:
+    """Compute what each pair of tokens adds to the similarity of two texts; "wrong": why it is no such sum.
+
+    rows, others: each text's last hidden state (seq, dim).
+    """
+    try:
+        pairs = pairs_of_rows(encoder, rows, others)
+    except (ValueError, MinibertError) as error:
+        return {"wrong": f"Not shown: {error}."}
+    numbers = packed(pairs.astype(np.float32))
+    measure = encoder.sentence_config.measure
+    return {"numbers": numbers, "shape": pairs.shape, "measure": measure, "similarity": float(pairs.sum())}
 
 
 def beside_part(text: str, data: str) -> dict[str, str]:

@@ -57,6 +57,7 @@ def picture(
     relative-bias, rotary         the position scheme inside attention
     attention                     of a whole model (`load_encoder`): all heads, or one (`block` and `head`, default 0)
     patching                      of a whole model and two texts: which hidden states carry the prediction of `text`
+    pairs                         of a whole model and two texts: what each pair of tokens adds to their similarity
     terms                         of a whole model: the share of each of the nine terms in block 0's scores, by head
 
     `token` chooses another token for rows and sum, counted from 0 as `explain` does; default: the text's first, after
@@ -191,10 +192,22 @@ def _attention(encoder: Encoder, text: str | None, block: int | None, head: int 
     return ax
 
 
-def _patching(encoder: Encoder, text: str | None, token: int | None, other: str | None) -> Any:
+def _two(text: str | None, other: str | None, kind: str) -> tuple[str, str]:
     if other is None:
-        raise error_of(ValueError, "the picture 'patching' compares two texts; give the second as ", Option("other"))
-    patched = patching_map(encoder, _needed(text, "patching"), other, token)
+        raise error_of(ValueError, f"the picture {kind!r} compares two texts; give the second as ", Option("other"))
+    return _needed(text, kind), other
+
+
+def _pairs(encoder: Encoder, text: str | None, other: str | None) -> Any:
+    tokens, others, pairs = encoder.similarity_pairs(*_two(text, other, "pairs"))
+    measure = encoder.sentence_config.measure
+    ax = plot.token_pairs(pairs, tokens, others, of=measure)
+    ax.figure.supxlabel(f"{measure} {pairs.sum():.4f}, the sum over all pairs", fontsize="small")
+    return ax
+
+
+def _patching(encoder: Encoder, text: str | None, token: int | None, other: str | None) -> Any:
+    patched = patching_map(encoder, *_two(text, other, "patching"), token)
     pairs = zip(*(encoder.embeddings.tokenizer.tokens(ids) for ids in patched.ids), strict=True)
     ax = plot.patching_grid(patched.shares, [one if one == two else f"{one} | {two}" for one, two in pairs])
     chances = f"probability {np.exp(patched.clean):.3g}, in the other text {np.exp(patched.corrupted):.3g}"
@@ -218,6 +231,7 @@ PICTURES = {
     "patching": Picture(
         _patching, "Which hidden states carry a prediction into another text", ("token", "other"), needs_blocks=True
     ),
+    "pairs": Picture(_pairs, "What each pair of tokens adds to the similarity of two texts", ("other",), True),
     "relative-bias": Picture(
         lambda layer, _: plot.relative_bias(_scheme(layer, RelativeBias).relative_bias(LENGTH, LENGTH)),
         "The bias of each head by distance, as in T5",

@@ -254,6 +254,33 @@ def patching_grid(shares: Array, tokens: Sequence[str], ax: Axes | None = None) 
     return ax
 
 
+def token_pairs(
+    pairs: Array, tokens: Sequence[str], others: Sequence[str], ax: Axes | None = None, of: str = "similarity"
+) -> Axes:
+    """Draw what each pair of tokens adds to the similarity of two texts, with the sum of each row and column as bars.
+
+    pairs (tokens, others), whose sum is the similarity `of` two vectors; tokens and others name the sides, if they are
+    few. The bars right of a row and above a column have one scale.
+    """
+    rows, columns = pairs.shape
+    ax = _axes(ax, min(14.0, max(4.0, 0.35 * columns) + 3), min(12.0, max(3.0, 0.3 * rows) + 2))
+    _image(ax, pairs, f"adds to the {of}", _reach(pairs), aspect="auto")
+    for labels, count, name in ((others, columns, ax.set_xticks), (tokens, rows, ax.set_yticks)):
+        if count <= FEW_TOKENS:
+            name(range(count), labels, parse_math=False)
+    ax.tick_params(axis="x", rotation=90)
+    ax.set(xlabel="token of the other text", ylabel="token of the text")
+    sums = pairs.sum(axis=0), pairs.sum(axis=1)
+    ends = min(0.0, *(float(each.min()) for each in sums)), max(0.0, *(float(each.max()) for each in sums)) or 1.0
+    above = _bare(ax.inset_axes((0, 1.02, 1, 0.2), sharex=ax, ylim=ends))
+    above.bar(range(columns), sums[0], color=DARK)
+    above.tick_params(axis="x", bottom=False, labelbottom=False)
+    right = _bare(ax.inset_axes((1.02, 0, 0.2, 1), sharey=ax, xlim=ends))
+    right.barh(range(rows), sums[1], color=DARK)
+    right.tick_params(axis="y", left=False, labelleft=False)
+    return ax
+
+
 def term_shares(shares: Array, parts: Sequence[str], ax: Axes | None = None) -> Axes:
     """Draw each term's share of the scores' variance, in percent: a line for each term, a column for each head.
 

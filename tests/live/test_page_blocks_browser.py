@@ -336,3 +336,38 @@ def test_one_word_in_two_texts(opened: Open, real: tuple[Encoder, str]) -> None:
     tab.locator("fieldset input[value='1']").check(force=True)
     assert tab.locator("#others").input_value() == "1", "the same word of the other text"
     assert opened(html, width=320).evaluate("document.documentElement.scrollWidth") == 320
+
+
+def test_the_similarity_of_two_texts_is_a_sum_of_pairs(opened: Open, real: tuple[Encoder, str]) -> None:
+    encoder, money = real[0], "Loans became more expensive this week."
+    html = page(encoder, SENTENCE, beside=money)
+    tab, split = opened(html, has_touch=True), encoder.similarity_pairs(SENTENCE, money)
+    tab.locator("#summed").scroll_into_view_if_needed()
+
+    def check(i: int, j: int) -> None:
+        tables = tab.locator(".partner").all()
+        for table, names, numbers in zip(
+            tables, (split.others, split.tokens), (split.pairs[i], split.pairs[:, j]), strict=True
+        ):
+            order = np.argsort(-numbers, kind="stable")
+            shown = [float(text) for text in table.locator("td:nth-child(2)").all_inner_texts()]
+            assert np.abs(numbers[order] - shown).max() <= 0.51e-4
+            assert table.locator("tbody th").all_inner_texts() == [names[each] for each in order]
+        one, other, adds = split.tokens[i], split.others[j], f"{split.pairs[i, j]:.4f}"
+        want = f"{one} with {other} adds {adds} to the cosine {split.pairs.sum():.4f}"
+        assert tab.locator("#partwork").inner_text().replace("-0.0000", "0.0000") == want.replace("-0.0000", "0.0000")
+
+    check(1, 1)
+    tab.locator("#summed .square .beside bdi").nth(5).tap()
+    assert tab.locator("fieldset input[value='5']").is_checked()
+    tab.locator("#summed .square .above bdi").nth(4).tap()
+    check(5, 4)
+    box, (rows, columns) = tab.locator("#parts").bounding_box(), split.pairs.shape
+    assert box["height"] / rows == pytest.approx(box["width"] / columns, rel=0.02)
+    tab.locator("#parts").click(position={"x": box["width"] * 6.5 / columns, "y": box["height"] * 3.5 / rows})
+    check(3, 6)
+    tab.locator("#parts").press("ArrowDown")
+    check(4, 6)
+    contrast, element = lowest_contrast(tab)
+    assert contrast >= CONTRAST, element
+    assert opened(html, width=320).evaluate("document.documentElement.scrollWidth") == 320

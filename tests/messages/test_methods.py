@@ -280,7 +280,8 @@ SHOWN: list[tuple[str, Callable[[Of], object]]] = [
     ("the longest sequence is 24", lambda of: page(of("gpt2"), "we", beside="e" * 30)),
     ("^kind must be one of rows, .*; found 'sculpture'$", drawn("sculpture", "bert")),
     *((f"^the picture '{kind}' is about a text; give one as text$", drawn(kind, "gpt2", **more))
-      for kind, more in (("sum", {}), ("attention", {}), ("terms", {}), ("patching", {"other": "we"}))),
+      for kind, more in (("sum", {}), ("attention", {}), ("terms", {}), ("patching", {"other": "we"}),
+                        ("pairs", {"other": "we"}))),
     ("^the text has no tokens beside the special ones; give another", drawn("sum", "bert", "", whole=False)),
     ("^bert has no positions in attention; this picture is of rotary", drawn("rotary", "bert", whole=False)),
     ("^t5 adds no positions in its input layer, so it has no", drawn("table", "encoder/t5", whole=False)),
@@ -289,7 +290,9 @@ SHOWN: list[tuple[str, Callable[[Of], object]]] = [
        drawn(kind, "gpt2", "we", **more))
       for kind, more in (("table", {"head": 0}), ("terms", {"head": 0}), ("patching", {"other": "a", "block": 0}))),
     ("'patching' compares two texts; give the second as other$", drawn("patching", "gpt2", "we")),
-    ("'attention' has no use for other; leave it out, or draw patching$", drawn("attention", "gpt2", "we", other="we")),
+    ("'pairs' compares two texts; give the second as other$", drawn("pairs", "gpt2", "we")),
+    ("'attention' has no use for other; leave it out, or draw patching or pairs$",
+     drawn("attention", "gpt2", "we", other="we")),
     ("^the text has no tokens; give another one$", drawn("attention", "gpt2", "")),
     ("^one token has no scores to compare; give a longer text$", drawn("terms", "gpt2", "e")),
     (r"'attention' needs blocks; pass a whole model, minibert\.load_encoder", drawn("attention", "bert", "we", False)),

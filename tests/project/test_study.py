@@ -41,6 +41,7 @@ FILES = {
     "009_static_models": {"cosines"},
     "010_induction": {"heads"},
     "011_nine_terms": {"shares", "without"},
+    "012_why_two_texts_are_alike": {"pairs"},
     "common_mistakes": {"errors"},
     "five_minutes": {"steps"},
     "gpt2_blocks": set(),
@@ -141,6 +142,7 @@ SAID = {
     "008_what_does_a_head_do": ("9 of 10 fall, and of 6 of 10 questions it is missed most\n",),
     "009_static_models": ("centred: 'the' 5.14 long, the median word 6.91; 99% of words are longer\n",),
     "011_nine_terms": ("sentences: position with position is most in head 2: 91 to 98, mean 94 %\n",),
+    "012_why_two_texts_are_alike": ("56 words taken out: the cosine rises without 18; ",),
     "common_mistakes": ("\n8 of 19 pass: ",),
     "patching_and_lens": (
         "the last block takes the most in 10 of 10\n",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
 from pathlib import Path
 
 import encoders
 import numpy as np
 import pytest
-from checkpoints import same_bits
+from checkpoints import change_json, same_bits
 from drawn import cosine
 from fake_hub import FakeHub, use
+from reference_files import REFERENCE
 from strict_html import data_of_script, read
 
 import minibert
@@ -145,6 +147,39 @@ def test_the_cosines_are_of_both_traces(minilm: Path) -> None:
     assert data["cosines"][0, 2, 2] == pytest.approx(1) and data["cosines"][6, 2, 2] < 0.9, "the two banks part"
     assert re.findall(r'value="(\d)" checked', html) == ["2"], "the longest word that both have"
     assert re.findall(r'value="(\d)" checked', page(encoder, RIVER, beside="no common word")) == ["1"]
+
+
+def test_what_each_pair_of_tokens_adds(minilm: Path) -> None:
+    encoder = minibert.load_encoder(minilm)
+    found = data_of_script(page(encoder, RIVER, beside=MONEY), "besidedata")["sum"]
+    split = encoder.similarity_pairs(RIVER, MONEY)
+    numbers = np.frombuffer(base64.b64decode(found["numbers"]), "<f4").reshape(found["shape"])
+    assert np.abs(numbers - split.pairs).max() < 1e-7 and found["measure"] == "cosine", "float32"
+    assert found["similarity"] == pytest.approx(split.pairs.sum(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("sentences-cls", "the vector is that of the first token alone"), ("sentences-prompts", "euclidean"),
+        ("late-fixed", "late interaction encodes a query and a document differently"),
+        ("uses-reranker", "CrossEncoder"),
+    ],
+)  # fmt: skip
+def test_a_similarity_that_is_no_sum_is_not_shown(name: str, why: str) -> None:
+    found = data_of_script(page(minibert.load_encoder(REFERENCE / name), "we lived", beside="we"), "besidedata")["sum"]
+    assert found.keys() == {"wrong"} and found["wrong"].startswith("Not shown: ") and why in found["wrong"]
+
+
+def test_a_bias_is_a_row_after_the_tokens(tmp_path: Path) -> None:
+    folder = shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "model")
+    for config in folder.glob("*_Dense/config.json"):
+        change_json(config, activation_function="torch.nn.modules.linear.Identity")
+    encoder = minibert.load_encoder(folder)
+    found = data_of_script(page(encoder, "we lived", beside="the clouds above"), "besidedata")
+    split = encoder.similarity_pairs("we lived", "the clouds above")
+    assert found["sum"]["shape"] == [*split.pairs.shape] and split.others[-1] == "(bias)"
+    assert found["tokens"] == split.others[:-1]
 
 
 def test_what_cannot_be_compared_is_refused(minilm: Path, tmp_path: Path) -> None:

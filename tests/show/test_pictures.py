@@ -195,3 +195,18 @@ def test_plot_patching_draws_the_map(tmp_path: Path, capsys: pytest.CaptureFixtu
     for more, says in (([], "give the second as --other"), (["--other", "wonde"], "found 9 and 6")):
         assert main([*command, *more, "-o", str(path)]) == 1
         assert says in capsys.readouterr().err
+
+
+def test_plot_pairs_draws_the_sum(minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, other = "Rates rise.", "Loans cost more money."
+    encoder = minibert.load_encoder(minilm)
+    split, figure = encoder.similarity_pairs(text, other), picture("pairs", encoder, text, other=other)
+    ax = figure.axes[0]
+    assert np.array_equal(drawn(ax), split.pairs)
+    assert [label.get_text() for label in ax.get_yticklabels()] == split.tokens
+    assert [label.get_text() for label in ax.get_xticklabels()] == split.others
+    assert figure.get_supxlabel() == f"cosine {split.pairs.sum():.4f}, the sum over all pairs"
+    command = ["plot", "pairs", "-m", str(minilm), "--text", text, "-o", str(tmp_path / "pairs.png")]
+    assert main([*command, "--other", other]) == 0 and (tmp_path / "pairs.png").stat().st_size > 5000
+    capsys.readouterr()
+    assert main(command) == 1 and "give the second as --other" in capsys.readouterr().err

@@ -51,6 +51,7 @@ SINGLE: dict[str, Callable[[Axes | None], Axes]] = {
     "rotary": lambda ax: plot.rotary(normal(4, 3), ax),
     "attention_grid": lambda ax: plot.attention_grid(weights(3, 3), ["a", "b", "c"], ax),
     "attention_heads": lambda ax: plot.attention_heads(weights(2, 3, 4, 4), ax),
+    "token_pairs": lambda ax: plot.token_pairs(normal(2, 3), ["a", "b"], ["c", "d", "e"], ax),
 }
 
 
@@ -146,6 +147,19 @@ def test_an_image_shows_every_number(name: str, ax: Axes) -> None:
         assert texts_of(ax.get_xticklabels()) == texts_of(ax.get_yticklabels()) == names
         many = plot.attention_grid(weights(60, 60), ["token"] * 60, Figure().subplots())
         assert "token" not in texts_of(many.get_xticklabels())
+
+
+def test_pairs_of_tokens_stand_between_their_sums(ax: Axes) -> None:
+    pairs, tokens, others = normal(2, 3), ["a", "$b"], ["c", "d", "e"]
+    above, right = plot.token_pairs(pairs, tokens, others, ax, of="cosine").child_axes
+    assert np.array_equal(drawn_image(ax), pairs) and colour_bar(ax).get_ylabel() == "adds to the cosine"
+    assert texts_of(ax.get_yticklabels()) == tokens and texts_of(ax.get_xticklabels()) == others
+    assert [bar.get_height() for bar in above.patches] == pairs.sum(axis=0).tolist()
+    assert [bar.get_width() for bar in right.patches] == pairs.sum(axis=1).tolist()
+    assert above.get_ylim() == right.get_xlim() and above.get_xlim() == ax.get_xlim()
+    assert right.get_ylim() == ax.get_ylim() and ax.get_ylim()[0] > ax.get_ylim()[1], "row 0 is on top"
+    many = plot.token_pairs(normal(60, 2), ["token"] * 60, ["other"] * 2, Figure().subplots())
+    assert "token" not in texts_of(many.get_yticklabels()) and texts_of(many.get_xticklabels()) == ["other"] * 2
 
 
 def test_arrows_of_a_colour_bar_and_names_of_a_square() -> None:

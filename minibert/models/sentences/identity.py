@@ -31,7 +31,7 @@ from .folder import PAIRS, SPARSE
 from .saved_folder import TokenWeights
 
 if TYPE_CHECKING:
-    from minibert.models.encoder import Encoder
+    from .sentences import Sentences
 
 PIECE = 1 << 20  # numbers that are converted at once
 # settings of config.json that are read and change no number; `only` of a row has more, each with one known value
@@ -39,7 +39,7 @@ SILENT = ("architectures", "auto_map", "model_type", "tie_word_embeddings", "tok
 HEADS = {SPARSE: "masked_word", PAIRS: "classes", "": "classes"}  # class of a folder -> the head for its results
 
 
-def identity_of(encoder: Encoder, settings: Mapping[str, Any], digests: Mapping[str, str]) -> str:
+def identity_of(encoder: Sentences, settings: Mapping[str, Any], digests: Mapping[str, str]) -> str:
     """Return the identity; `settings`: those of config.json that were read, `digests`: see `parameter_digests`."""
     family, blocks = encoder.embeddings.family, encoder.block_family
     silent = {*SILENT, *family.only, *blocks.only}
@@ -55,7 +55,7 @@ def identity_of(encoder: Encoder, settings: Mapping[str, Any], digests: Mapping[
     return sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
 
-def parameter_digests(encoder: Encoder) -> dict[str, str]:
+def parameter_digests(encoder: Sentences) -> dict[str, str]:
     """Return the digest of each parameter that the folder's results need, by its path in the reference."""
     numbers = {f"{path}.{part}": held for path, module in _modules(encoder) for part, held in _parts(module)}
     digests = dict.fromkeys(numbers, "")
@@ -82,7 +82,7 @@ def digest(numbers: Array | Table) -> str:
     return found.hexdigest()
 
 
-def _modules(encoder: Encoder) -> Iterator[tuple[str, Any]]:
+def _modules(encoder: Sentences) -> Iterator[tuple[str, Any]]:
     """Yield the modules with parameters, by their paths."""
     yield from encoder.modules.items()
     if (head := _head(encoder)) is not None:
@@ -98,14 +98,14 @@ def _parts(module: Any) -> Iterator[tuple[str, Array | Table]]:
             yield part, numbers
 
 
-def _tokenizer_digest(encoder: Encoder) -> str | None:
+def _tokenizer_digest(encoder: Sentences) -> str | None:
     """Return the tokenizer's digest; None without a tokenizer, since ids work without one."""
     with suppress(TokenizerError):
         return encoder.sentence_tokenizer.digest
     return None
 
 
-def _head(encoder: Encoder) -> BoundHead | None:
+def _head(encoder: Sentences) -> BoundHead | None:
     """Return the head that computes the results for which the folder was saved; None if no head does."""
     kind = encoder.sentence_config.kind
     if (name := HEADS.get(kind)) is None or (not kind and name not in encoder.heads):
@@ -115,7 +115,7 @@ def _head(encoder: Encoder) -> BoundHead | None:
     return None
 
 
-def _head_settings(encoder: Encoder) -> Any:
+def _head_settings(encoder: Sentences) -> Any:
     if (head := _head(encoder)) is None:
         return None
     steps = [work.__name__ for _, work in head.works if hasattr(work, "__name__")]
@@ -126,7 +126,7 @@ def _head_settings(encoder: Encoder) -> Any:
     return found
 
 
-def _sentence_settings(encoder: Encoder) -> dict[str, Any]:
+def _sentence_settings(encoder: Sentences) -> dict[str, Any]:
     """Return the settings of sentence vectors that have another value than the default."""
     own = encoder.sentence_config
     usual = own._field_defaults

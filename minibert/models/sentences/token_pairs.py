@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,10 +13,11 @@ from minibert.equations.sentences import normalized
 from minibert.equations.token_pairs import SUMS, maxsim_pairs, pooled_parts, similarity_pairs
 from minibert.errors import error_of
 from minibert.families.parts.bound_blocks import TORCH
+from minibert.models.run.pipeline import TextPipeline
 
 from .late import LatePipeline
 from .saved_folder import dense
-from .sentences import OUTPUTS, Prompt, Sentences
+from .sentences import Prompt, Sentences
 
 BIAS = "(bias)"  # the row of a linear map's bias, which no token has
 TASKS = ("query", "document")
@@ -76,65 +78,98 @@ class TokenPairs(Sentences):
         >>> split.largest(2), split.pairs.sum()  # doctest: +SKIP
         ([('interest', 'loans', 0.0187), ('bank', 'loans', 0.0171)], 0.4233)
         """
+        check_sum(self)
         own = self.sentence_config
-        late = own.result == "tokens"
-        measure = own.measure
-        self._check_sum()
-        names = prompt_names or (TASKS if late else (None, None))
-        (tokens, parts), (others, other_parts) = (
-            self._parts(each, name, truncate_dim) for each, name in zip((text, other), names, strict=True)
+        names = prompt_names or (TASKS if own.late else (None, None))
+        first, second = (
+            self.pipeline(name, task=name if name in TASKS else None, truncate_dim=truncate_dim) for name in names
         )
-        if late and not others:
-            raise error_of(
-                ValueError, "similarity_pairs: the second text has no token with a vector, so no pair is there"
-            )
-        split = maxsim_pairs if late else similarity_pairs
-        return SimilarityPairs(tokens, others, split(parts, other_parts, measure))
+        return pairs_of(text, first, other, second, own.measure)
 
-    def _check_sum(self) -> None:
-        """Refuse a model with another similarity than a sum over pairs of tokens. Raises ValueError."""
-        own = self.sentence_config
-        if own.result in ("sparse", "scores"):
-            own.check_use("SentenceTransformer")
-        wrong = ""
-        if own.measure in ("euclidean", "manhattan"):
-            wrong = f"the measure {own.measure} is no sum over pairs of tokens; cosine and dot are"
-        elif own.result == "dense" and len(own.poolings) > 1:
-            wrong = f"the vector joins the poolings {', '.join(own.poolings)}, and one pooling alone is a sum"
-        elif own.result == "dense" and (own.picks or own.poolings[0] not in SUMS):
-            token = "the end token" if own.picks else {"cls": "the first token", "lasttoken": "the last token"}
-            named = token if isinstance(token, str) else token[own.poolings[0]]
-            wrong = f"the vector is that of {named} alone, no sum over tokens{ONE_TOKEN}"
-        if wrong:
-            raise error_of(ValueError, f"similarity_pairs: {wrong}")
 
-    def _parts(self, text: str, name: Prompt, truncate_dim: int | None) -> tuple[list[str], Array]:
-        """Return a text's tokens, and each token's part of the vector (tokens, dim)."""
-        options: dict[str, Any] = {"prompt_name": name, "task": name if name in TASKS else None}
-        pipeline = self.pipeline(truncate_dim=truncate_dim, **options)
-        encoded = pipeline.tokenize([text], 0)
-        ids = np.array(encoded[0].input_ids, np.int64)
-        if isinstance(pipeline, LatePipeline):
-            ids = ids[~np.isin(ids, pipeline.skipped)]
-            return pipeline.tokenizer.tokens(ids), pipeline.vectors(encoded)[0]
-        rows = self.pipeline(output_value=OUTPUTS[1], **options).vectors(encoded)[0]
-        tokens, parts = pipeline.tokenizer.tokens(ids), pooled_parts(rows, pipeline.poolings[0], pipeline.skip)
-        for step in pipeline.after:
-            parts = _mapped(step, parts)
-        tokens += [BIAS] * (len(parts) - len(tokens))
-        return tokens, parts[:, : pipeline.dim]
+def check_sum(model: Sentences) -> None:
+    """Refuse a model with another similarity than a sum over pairs of tokens. Raises ValueError."""
+    own = model.sentence_config
+    if own.result in ("sparse", "scores"):
+        own.check_use("SentenceTransformer")
+    wrong = ""
+    if own.measure in ("euclidean", "manhattan"):
+        wrong = f"the measure {own.measure} is no sum over pairs of tokens; cosine and dot are"
+    elif own.result == "dense" and len(own.poolings) > 1:
+        wrong = f"the vector joins the poolings {', '.join(own.poolings)}, and one pooling alone is a sum"
+    elif own.result == "dense" and (own.picks or own.poolings[0] not in SUMS):
+        token = "the end token" if own.picks else {"cls": "the first token", "lasttoken": "the last token"}
+        named = token if isinstance(token, str) else token[own.poolings[0]]
+        wrong = f"the vector is that of {named} alone, no sum over tokens{ONE_TOKEN}"
+    if wrong:
+        raise error_of(ValueError, wrong)
+    for step in own.after if own.result == "dense" else ():
+        _check_linear(step)
+
+
+def pairs_of(
+    text: str, pipeline: TextPipeline, other: str, other_pipeline: TextPipeline, measure: str
+) -> SimilarityPairs:
+    """Split the similarity of two texts, each encoded by its pipeline; the model has passed `check_sum`."""
+    (tokens, parts), (others, other_parts) = _parts(text, pipeline), _parts(other, other_pipeline)
+    late = isinstance(pipeline, LatePipeline)
+    if late and not others:
+        raise ValueError("the second text has no token with a vector, so no pair is there")
+    split = maxsim_pairs if late else similarity_pairs
+    return SimilarityPairs(tokens, others, split(parts, other_parts, measure))
+
+
+def pairs_of_rows(model: Sentences, rows: Array, others: Array) -> Array:
+    """Split the similarity of two texts by their last hidden states (tokens, dim), without prompts; biases come last.
+
+    Raises ValueError as `check_sum`, and for late interaction, whose queries and documents have different tokens.
+    """
+    check_sum(model)
+    if model.sentence_config.late:
+        raise ValueError("late interaction encodes a query and a document differently; `similarity_pairs` does both")
+    pipeline = model.pipeline(prompt="")
+    return similarity_pairs(_pooled(rows, pipeline), _pooled(others, pipeline), model.sentence_config.measure)
+
+
+def _parts(text: str, pipeline: TextPipeline) -> tuple[list[str], Array]:
+    """Return a text's tokens, and each token's part of the vector (tokens, dim)."""
+    rows = copy(pipeline)
+    rows.truncated = None  # the text was noted when its vector was computed
+    encoded = rows.tokenize([text], 0)
+    ids = np.array(encoded[0].input_ids, np.int64)
+    if isinstance(rows, LatePipeline):
+        ids = ids[~np.isin(ids, rows.skipped)]
+        return rows.tokenizer.tokens(ids), rows.vectors(encoded)[0]
+    rows.dim, rows.poolings, rows.skip, rows.after, rows.normalize = None, (), 0, (), False
+    tokens = rows.tokenizer.tokens(ids)
+    parts = _pooled(rows.vectors(encoded)[0], pipeline)
+    return tokens + [BIAS] * (len(parts) - len(tokens)), parts
+
+
+def _pooled(rows: Array, pipeline: TextPipeline) -> Array:
+    """Return each token's part of a vector (tokens, dim), and then the biases of linear maps."""
+    parts = pooled_parts(rows, pipeline.poolings[0], pipeline.skip)
+    for step in pipeline.after:
+        parts = _mapped(step, parts)
+    return parts[:, : pipeline.dim]
+
+
+def _check_linear(step: Any) -> None:
+    """Refuse a module of the folder that maps no sum to a sum. Raises ValueError."""
+    is_dense = isinstance(step, partial) and step.func is dense
+    if step in (normalized, TORCH["Identity"]) or (is_dense and step.keywords["activation"] is TORCH["Identity"]):
+        return
+    what = "a Dense with an activation" if is_dense else "a LayerNorm"
+    raise ValueError(f"{what} comes after the pooling, and its result is no sum over tokens")
 
 
 def _mapped(step: Any, parts: Array) -> Array:
-    """Return the parts after a module of the folder; a bias becomes one more part. Raises ValueError if not linear."""
+    """Return the parts after a module of the folder; a bias becomes one more part."""
     if step is normalized:
         length = np.linalg.norm(parts.sum(axis=0))
         return parts / length if length else parts
     if step is TORCH["Identity"]:
         return parts
-    if not isinstance(step, partial) or step.func is not dense or step.keywords["activation"] is not TORCH["Identity"]:
-        what = "a Dense with an activation" if isinstance(step, partial) and step.func is dense else "a LayerNorm"
-        raise ValueError(f"similarity_pairs: {what} comes after the pooling, and its result is no sum over tokens")
     weight, bias, residual = (step.keywords[name] for name in ("weight", "bias", "residual"))
     y = parts @ weight.astype(np.float64).T
     if step.keywords["keeps"]:

@@ -45,11 +45,11 @@ const legend = (element, low, high, map = VIRIDIS) => {
   paint(one("canvas", element), 256, 1, (i) => i / 255, map);
 };
 
-// a square of tokens by tokens, `side` pixels or more, with frames outside of the chosen token's row and of one cell in it
-const drawSquare = (canvas, side, share, cell = null, map = VIRIDIS) => {
-  const scale = Math.max(4, Math.ceil(side / count)), small = make("canvas");
-  paint(small, count, count, share, map);
-  canvas.width = canvas.height = count * scale;
+// a grid of tokens by tokens, `side` pixels wide or more, with frames outside of the chosen token's row and of one cell in it
+const drawSquare = (canvas, side, share, cell = null, map = VIRIDIS, rows = count, columns = count) => {
+  const scale = Math.max(4, Math.ceil(side / columns)), small = make("canvas");
+  paint(small, columns, rows, share, map);
+  [canvas.width, canvas.height] = [columns * scale, rows * scale];
   const pen = canvas.getContext("2d");
   pen.imageSmoothingEnabled = false;
   pen.drawImage(small, 0, 0, canvas.width, canvas.height);
@@ -60,37 +60,37 @@ const drawSquare = (canvas, side, share, cell = null, map = VIRIDIS) => {
     if (cell !== null) pen.strokeRect(cell * scale - out, token * scale - out, scale + 2 * out, scale + 2 * out);
   });
 };
-// names above and beside a square, the chosen row's and column's in bold; more than FEW names need ROOM pixels each
+// names above and beside a grid, the chosen row's and column's in bold; more than FEW names need ROOM pixels each
 const FEW = 40, ROOM = 14;
-const nameSides = (canvas, names, row, column) => {
+const nameSides = (canvas, names, row, column, across = names) => {
   const host = canvas.parentElement;
-  if (count > FEW) host.style.setProperty("--side", `${count * ROOM}px`);
+  if (across.length > FEW) host.style.setProperty("--side", `${across.length * ROOM}px`);
   else host.style.removeProperty("--side");
-  for (const [side, chosen] of [["above", column], ["beside", row]]) {
-    one(`.${side}`, host).replaceChildren(...names.map((name, i) => make("bdi", { textContent: name, className: i === chosen ? "chosen" : "" })));
+  for (const [side, chosen, texts] of [["above", column, across], ["beside", row, names]]) {
+    one(`.${side}`, host).replaceChildren(...texts.map((name, i) => make("bdi", { textContent: name, className: i === chosen ? "chosen" : "" })));
   }
 };
-const within = (place) => Math.min(Math.max(place, 0), count - 1);
-const pointed = (event) => {  // the row and column of a square
+const within = (place, all = count) => Math.min(Math.max(place, 0), all - 1);
+const pointed = (event, [rows, columns]) => {  // the row and column of a grid
   const box = event.currentTarget.getBoundingClientRect();
-  return [(event.clientY - box.top) / box.height, (event.clientX - box.left) / box.width]
-    .map((part) => within(Math.floor(part * count)));
+  return [within(Math.floor((event.clientY - box.top) / box.height * rows), rows),
+    within(Math.floor((event.clientX - box.left) / box.width * columns), columns)];
 };
 const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-const take = (i) => one(`fieldset input[value="${i}"]`).click();
-// a square of tokens by tokens answers to a pointing mouse, a tap, a click and the arrow keys. `tell` shows the cell under
+const take = (i) => one(`fieldset input[value="${i}"]`)?.click(); // the row of a bias has no token to choose
+// a grid of tokens by tokens answers to a pointing mouse, a tap, a click and the arrow keys. `tell` shows the cell under
 // the mouse, `select` keeps a cell, `here` returns the cell that was selected last. A name chooses its row or column
-const answering = (canvas, tell, select, here) => {
+const answering = (canvas, tell, select, here, size = () => [count, count]) => {
   canvas.tabIndex = 0;
-  canvas.addEventListener("pointermove", (event) => tell(...pointed(event)));
+  canvas.addEventListener("pointermove", (event) => tell(...pointed(event, size())));
   canvas.addEventListener("pointerleave", () => tell(...here()));
-  canvas.addEventListener("click", (event) => select(...pointed(event)));
+  canvas.addEventListener("click", (event) => select(...pointed(event, size())));
   canvas.addEventListener("keydown", (event) => {
     const [down, right] = MOVES[event.key] ?? [];
     if (down === undefined) return;
     event.preventDefault();
-    const [i, j] = here();
-    select(within(i + down), within(j + right));
+    const [i, j] = here(), [rows, columns] = size();
+    select(within(i + down, rows), within(j + right, columns));
   });
   for (const [side, choose] of [["above", (j) => select(here()[0], j)], ["beside", take]]) {
     const host = one(`.${side}`, canvas.parentElement);
