@@ -89,6 +89,21 @@ def rotary_angles(position_ids: ArrayLike, frequencies: Array, factor: float = 1
     return (cos, sin) if factor == 1.0 else (cos * np.float32(factor), sin * np.float32(factor))
 
 
+def query_factor(position_ids: ArrayLike, beta: float, length: int) -> Array:
+    """Compute the factor of each query after its rotation: `1 + beta ln(1 + floor(p / length))`.
+
+    position_ids of any shape (...) -> (...), float32. `length` is the original length, in tokens, so the factor is 1 in
+    a shorter text. In a longer text the largest scores are spread over more keys; the factor makes them larger.
+
+    Raises TypeError for positions that are not integers. Source: Llama 4 (Meta, 2025); Ministral 3 has it too.
+
+    >>> query_factor([0, 3, 4, 11], beta=0.5, length=4).round(4)
+    array([1.    , 1.    , 1.3466, 1.5493], dtype=float32)
+    """
+    times = check_positions(position_ids, "position_ids") // length
+    return 1 + np.float32(beta) * np.log(1 + times.astype(np.float32))
+
+
 def rotate(x: Array, cos: Array, sin: Array, pairing: str = "halves") -> Array:
     """Rotate each pair (a, b) of a query's or a key's dimensions by its angle.
 

@@ -46,6 +46,7 @@ class Family(Frozen):
     later_arguments   arguments that act later in the model: passing them here is no mistake
     shared            another name of the word module in the reference
     section           the key in config.json of the part that describes this layer, if it is a part
+    beside_section    keys that are read beside that part
     tokenizer         the class of transformers if no file names one: see `files.tokenizer_classes`
     always_usual      whether `tokenizer` holds even if a file names a class: such files name a wrong one
     attention         the reader of the position scheme inside attention: see `scheme`
@@ -64,6 +65,7 @@ class Family(Frozen):
     later_arguments: tuple[str, ...] = ()
     shared: str = ""
     section: str = ""
+    beside_section: tuple[str, ...] = ()
     tokenizer: str | None = None
     always_usual: bool = False
     attention: Scheme | None = None
@@ -75,7 +77,8 @@ class Family(Frozen):
         for name, settings in ((self.section, part), (f"{self.section}_dict", older)):
             if not isinstance(settings, Mapping):
                 raise CheckpointError(f"{where}: {name!r} must be an object, found {type(settings).__name__}")
-        part = {**part, **older} if older else part
+        beside = {key: data[key] for key in self.beside_section if key in data}
+        part = {**beside, **part, **older} if older or beside else part
         config = Config(part, self.aliases, self.defaults, where)
         for key, value in self.only.items():
             found = config.get(key)

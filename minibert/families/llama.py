@@ -1,9 +1,9 @@
-"""RMSNorm, rotary positions, a gate: Llama, Mistral, Qwen, Mixtral, OLMo 2, Phi-3, Granite, Cohere 2."""
+"""RMSNorm, rotary positions, a gate: Llama, Mistral, Ministral 3, Qwen, Mixtral, OLMo 2, Phi-3, Granite, Cohere 2."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.config import FULL, SLIDING, Config, layer_type, replace, window
@@ -13,6 +13,10 @@ from minibert.families.parts.steps import Norm, Scale, Tokens
 from .family import Family, scheme
 from .gpt2 import GPT2_HEADS, LM_HEAD, SCORE
 from .rows import ModelType
+
+if TYPE_CHECKING:
+    from minibert.families.parts.attention_schemes import Rotary
+    from minibert.families.parts.steps import Binder
 
 
 def embedding_multiplier(config: Config) -> float:
@@ -52,6 +56,31 @@ def llama_like(
 
 
 MISTRAL = llama_like("mistral", 131072, defaults={**GATED_DEFAULTS, "num_key_value_heads": 8, "sliding_window": 4096})
+MINISTRAL3_SCALING = {  # without parameters in config.json
+    "rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, "original_max_position_embeddings": 16384,
+    "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+}  # fmt: skip
+
+
+def _ministral3_rotary(config: Config, binder: Binder, side: str) -> Rotary:
+    """Read the rotation, and the factor of rotated queries, both from `rope_parameters`."""
+    from minibert.families.parts.attention_schemes import Rotary, number, read_rotation
+
+    given = config.part("rope_scaling") or config.part("rope_parameters") or Config(MINISTRAL3_SCALING)
+    growth = given.number("llama_4_scaling_beta"), given.integer("original_max_position_embeddings", above=0)
+    theta = number(given, "rope_theta", default=number(config, "rope_theta", default=10000.0))
+    return Rotary(rotations={None: read_rotation(config, Config({**given, "rope_theta": theta}))}, growth=growth)
+
+
+MINISTRAL3 = llama_like(
+    "ministral3",
+    262144,
+    attention=_ministral3_rotary,
+    defaults={
+        **GATED_DEFAULTS, "rms_norm_eps": 1e-5, "pad_token_id": 11, "num_key_value_heads": 8, "head_dim": 128,
+        "sliding_window": None,
+    },
+)  # fmt: skip
 QWEN2 = llama_like("qwen2", 32768, "Qwen2Tokenizer", QWEN_DEFAULTS, always_usual=True)
 QWEN3 = llama_like("qwen3", 32768, "Qwen2Tokenizer", {**QWEN_DEFAULTS, "head_dim": 128, "attention_bias": False})
 MIXTRAL = llama_like("mixtral", 131072, attention=scheme("rotary", theta=1000000.0))
@@ -129,11 +158,18 @@ def _mistral_window(config: Config, i: int) -> int | None:
     return window(config) if layer_type(config, i, windowed) == SLIDING else None
 
 
+def _ministral3_window(config: Config, i: int) -> int | None:
+    """Return the window of every block; the reference reads no `layer_types` here."""
+    return None if config.get("sliding_window") is None else window(config)
+
+
 BIASED = replace(ROTATED, biased="attention_bias", output_biased="attention_bias")
 
 LLAMA_BLOCKS = llama_blocks(BIASED, replace(GATED, biased="mlp_bias"))
 
 MISTRAL_BLOCKS = llama_blocks(replace(ROTATED, window=_mistral_window))
+
+MINISTRAL3_BLOCKS = llama_blocks(replace(ROTATED, window=_ministral3_window))
 
 QWEN2_BLOCKS = llama_blocks(replace(ROTATED, biased=True, window=_qwen_window))
 
@@ -152,6 +188,7 @@ LLAMA_HEADS = (
 ROWS = (
     ModelType(LLAMA, LLAMA_BLOCKS, LLAMA_HEADS),
     ModelType(MISTRAL, MISTRAL_BLOCKS, LLAMA_HEADS),
+    ModelType(MINISTRAL3, MINISTRAL3_BLOCKS, LLAMA_HEADS),
     ModelType(QWEN2, QWEN2_BLOCKS, LLAMA_HEADS),
     ModelType(QWEN3, QWEN3_BLOCKS, LLAMA_HEADS),
     ModelType(MIXTRAL),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from minibert.families.parts.block_names import LegacyName
 from minibert.families.parts.block_parts import Attention, Blocks, Residual
 from minibert.families.parts.config import replace
 from minibert.families.parts.heads import ANSWER, LABELS, TOKEN_CLASSES, WORDS, Act, HeadLinear, classes, word_heads
@@ -29,6 +30,9 @@ ROBERTA = replace(
 XLM_ROBERTA = replace(
     ROBERTA,
     model_type="xlm-roberta",
+    # in files for flash attention, such as jina-reranker-v2's, the norm is emb_ln
+    steps=(*ROBERTA.steps[:-1], replace(NORM, names=("embeddings.LayerNorm", "emb_ln"))),
+    checked_prefixes=("embeddings.", "emb_ln."),
     only={"lora_adaptations": None, **ABSOLUTE},  # the first files of jina-embeddings-v3 have this model_type
     tokenizer="XLMRobertaTokenizer",
 )
@@ -50,6 +54,20 @@ MPNET = replace(
     defaults={**BERT_DEFAULTS, "pad_token_id": 1, "relative_attention_num_buckets": 32},
 )
 
+
+XLM_ROBERTA_BLOCKS = replace(
+    BERT_BLOCKS,
+    older_path="encoder.layers.{i}",
+    older={
+        **{f"attention.self.{name}": LegacyName("mixer.Wqkv", part, 3)
+           for part, name in enumerate(("query", "key", "value"))},
+        "attention.output.dense": LegacyName("mixer.out_proj"),
+        "attention.output.LayerNorm": LegacyName("norm1"),
+        "intermediate.dense": LegacyName("mlp.fc1"),
+        "output.dense": LegacyName("mlp.fc2"),
+        "output.LayerNorm": LegacyName("norm2"),
+    },
+)  # fmt: skip
 
 MPNET_BLOCKS = Blocks(
     parts=(
@@ -86,7 +104,7 @@ MPNET_HEADS = (ROBERTA_HEADS[0], *ROBERTA_HEADS[2:])  # never causal, so no next
 
 ROWS = (
     ModelType(ROBERTA, BERT_BLOCKS, ROBERTA_HEADS),
-    ModelType(XLM_ROBERTA, BERT_BLOCKS, ROBERTA_HEADS),
+    ModelType(XLM_ROBERTA, XLM_ROBERTA_BLOCKS, ROBERTA_HEADS),
     ModelType(CAMEMBERT, BERT_BLOCKS, ROBERTA_HEADS),
     ModelType(MPNET, MPNET_BLOCKS, MPNET_HEADS),
 )

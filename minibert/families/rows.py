@@ -34,10 +34,11 @@ FAMILY_FILES = {  # file -> its model types
     "gpt2": ("gpt2", "openai-gpt", "gpt_neo"),
     "opt": ("opt",),
     "gpt_neox": ("gpt_neox",),
-    "llama": ("llama", "mistral", "qwen2", "qwen3", "mixtral", "olmo2", "phi3", "granite", "cohere2"),
+    "llama": ("llama", "mistral", "ministral3", "qwen2", "qwen3", "mixtral", "olmo2", "phi3", "granite", "cohere2"),
     "eurobert": ("eurobert",),
     "ultrabert": ("ultrabert",),
     "gemma": ("gemma", "gemma2", "gemma3_text"),
+    "embedding_gemma2": ("embedding_gemma2", "embedding_gemma2_text"),
     "bloom": ("bloom",),
     "t5": ("t5", "mt5", "umt5"),
     "bart": ("bart", "mbart", "marian", "pegasus", "whisper"),
@@ -45,7 +46,10 @@ FAMILY_FILES = {  # file -> its model types
     "xlnet": ("xlnet",),
     "clip": ("clip_text_model", "clip"),
 }
-OLDER = {"new": "gte"}  # model_type in published files -> model_type of the reference
+OLDER = {
+    "new": "gte",
+    "xlm-roberta-flash": "xlm-roberta",
+}  # model_type in published files -> model_type of the reference
 UNCOMPUTED = {  # model types of widespread files that no row describes
     "jina_embeddings_v5": "a Qwen3 or EuroBERT with a LoRA adapter for each task",
     "lfm2": "a stack of short convolutions and attention (LiquidAI's LFM2)",

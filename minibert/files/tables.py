@@ -290,3 +290,21 @@ class FormulaTable(Table):
             rows, dim = self.shape
             table = self._made = as_table(self._make(min(rows, max(2 * count, FIRST_ROWS)), dim))
         return table
+
+
+class PaddedTable(Table):
+    """A table in which some ids have the row of padding: they stand for images and the like, which are not read."""
+
+    def __init__(self, table: Table, ids: list[int], padding: int) -> None:
+        self._table, self._ids, self._padding = table, ids, padding
+        self.shape, self.dtype, self.stored = table.shape, table.dtype, table.stored
+
+    def rows(self, ids: Array | slice, out: Array | None = None) -> Array:
+        ids = np.arange(ids.start, ids.stop) if isinstance(ids, slice) else ids
+        return self._table.rows(np.where(np.isin(ids, self._ids), self._padding, ids), out)
+
+    def array(self) -> Array:
+        return self._table.array()
+
+    def expect(self, ids: Iterable[ArrayLike]) -> None:
+        self._table.expect(ids)

@@ -47,7 +47,9 @@ class Model(OfModules):
         heads: Callable[[], Heads],
         threads: int | None = None,
     ) -> None:
-        shown = dict(config=config, dim=embeddings.dim, dtype=embeddings.dtype, block_family=blocks, threads=threads)
+        shown = dict(
+            config=config, dim=stack.width(embeddings.dim), dtype=embeddings.dtype, block_family=blocks, threads=threads
+        )
         vars(self).update(shown)
         self._layer = embeddings
         self._stack: Stack | None = stack
@@ -79,7 +81,8 @@ class Model(OfModules):
         found = dict(self._layer.modules)
         for block in stack.blocks:
             found |= {module_path(key): module for key, module in block.modules.items() if hasattr(module, "weight")}
-        return found | stack.others
+        last = {stack.last_map: found.pop(stack.last_map)} if stack.last_map else {}
+        return found | stack.others | last
 
     # -- numbers -------------------------------------------------------------------------------------------------
 

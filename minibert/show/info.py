@@ -111,10 +111,13 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
     if row is None:
         return {"blocks": f"not computed: minibert knows only the input layer of {family.model_type}"}
     config = row.configure(family, layer.config, "config.json")
-    count, (heads, key_heads, head_dim) = row.count(config), row.attend.sizes(config)
-    width, activation = row.feed.width(config), activation_name(config, row.feed.act)
-    shared = f" that share {key_heads} key heads" if key_heads < heads else ""
-    sizes = f"{count}, {heads} heads of {head_dim}{shared}, feed-forward {width} wide, {activation}"
+    count, width = row.count(config), row.feed.width(config)
+    kinds = sorted({row.attend.sizes(config, i) for i in range(count)}, reverse=True)
+    heads = " or ".join(
+        f"{own} heads of {head_dim}" + f" that share {counted(key_heads, 'key head')}" * (key_heads < own)
+        for own, key_heads, head_dim in kinds
+    )
+    sizes = f"{count}, {heads}, feed-forward {width} wide, {activation_name(config, row.feed.act)}"
     stored = stored_blocks(layer)
     if not stored:
         return {"blocks": f"{sizes}; their tensors are not in this file, which holds only the input layer"}
@@ -155,10 +158,10 @@ def _sentences(layer: EmbeddingLayer, find: Find, where: str) -> dict[str, str]:
     if layer.family is not STATIC and not stored_blocks(layer):
         return {}
     saved = SavedFolder.read(FolderFiles(find, where))
-    config = SentenceConfig.of(saved, layer, layer.config, None)
+    row = BLOCKS.get(layer.family.model_type)
+    config = SentenceConfig.of(saved, layer, layer.config, None, row.dim(layer.config) if row else layer.dim)
     if config.late:
         return {"made for": f"{USES[config.kind]}, as a {config.kind}", **_late(config), **_prompts(config)}
-    row = BLOCKS.get(layer.family.model_type)
     if row is not None and row.vector is not None and not config.kind:
         end = f"{row.vector.projection}.weight"
         widths = (tensor.shape[0] for name, tensor in layer.stored().items() if tensor and name.endswith(end))

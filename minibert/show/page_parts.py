@@ -206,11 +206,11 @@ def blocks_part(encoder: Encoder, data: str, listed_before: set[Any]) -> dict[st
     data: its numbers, as JSON; listed_before: the functions that the first part lists.
     """
     stack = encoder.stack
-    last = stack.blocks[-1].parts[-1]
-    norm = type(stack.blocks[-1].modules[last.pre_norm or last.post_norm]).__name__
+    feed = stack.blocks[-1].parts[1]
+    norm = type(stack.blocks[-1].modules[feed.pre_norm or feed.post_norm]).__name__
     order = (
         f"Both add to the vector. {norm} is applied to what enters them, so the vector itself can grow."
-        if last.pre_norm
+        if feed.pre_norm
         else f"{norm} follows each sum and sets the vector's size anew, so what is added does not pile up."
     )
     used = _functions(stack) - listed_before
@@ -264,8 +264,8 @@ def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
         "windows": [attention.window for attention in attentions],
         "rotated": [attention.rotated for attention in attentions],
         "normed": [bool(any(attention.norms)) for attention in attentions],
-        "width": attentions[0].head_dim,
-        "key_heads": attentions[0].key_heads,
+        "widths": [attention.head_dim for attention in attentions],
+        "key_heads": [attention.key_heads for attention in attentions],
         "causal": stack.causal,
         "terms": [term.name for term in attentions[0].terms if not term.alone],
         "bias": None if bias is None else packed(np.concatenate([bias[:, :, :0:-1, 0], bias[:, :, 0]], axis=2)),
@@ -280,6 +280,8 @@ def moves(encoder: Encoder, trace: Mapping[str, Array]) -> list[list[dict[str, A
     most similar other tokens, most similar first, and `cosines` their cosines.
     """
     states = [trace[f"hidden_states.{i}"][0] for i in range(len(encoder.stack.blocks) + 1)]
+    if encoder.stack.last_map:  # it changes the width
+        states[-1] = trace[encoder.stack.last_norm][0]
     moves_by_block = []
     for i, state in enumerate(states):
         size, more, entry = _sizes(state), dict[str, list[float]](), list[dict[str, Any]]()

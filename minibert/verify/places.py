@@ -16,7 +16,7 @@ import numpy as np
 from minibert.equations.fast import faster
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
-from minibert.families.parts.plan import REAL, Plan, Step
+from minibert.families.parts.plan import PIECES, REAL, Plan, Step
 from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, kept, with_mistake
 from minibert.verify.mistakes.wrong_modules import FORMATS, Formula, rounded, to_q8_0
 
@@ -361,5 +361,6 @@ def places(subject: Subject, inputs: Traces, theirs: Traces, form: str = "") -> 
         wide = {kind: Replay64(replay, at_wide.plan, before[kind]) for kind, replay in narrow.items()}
         yield Place(subject, at, at_wide, narrow, wide, here, theirs, form)
         for kind, replay in wide.items():
-            rows = (key for key in plan if key.startswith("hidden_states.") and key not in replay.fed)
+            lasting = (key for key in plan if key == PIECES or key.startswith("hidden_states."))
+            rows = (key for key in lasting if key not in replay.fed)
             before[kind] |= {key: replay.flow[key] for key in rows}

@@ -133,6 +133,8 @@ class EncoderSubject(Subject):
         if stack.last_norm:
             self._places |= {stack.last_norm: END, f"hidden_states.{depth}": END}
             self.module_outputs.append(stack.last_norm)
+        if stack.last_map:
+            self._places[stack.last_map] = END
         self.head, self.without_head = _compared_head(model)
         kept = self.head is None and not model.sentence_config.kind  # vectors of sentences do without the pooler
         self.pooler = model.pooler if kept else None

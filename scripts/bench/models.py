@@ -20,6 +20,7 @@ MINILM = "all-MiniLM-L6-v2"
 # name -> class of transformers, settings of its config
 MADE_UP: dict[str, tuple[str, dict[str, Any]]] = {
     "bert-base": ("AutoModel", {"model_type": "bert"}),  # its defaults are bert-base-uncased's sizes
+    "embeddinggemma-2": ("AutoModel", {"model_type": "embedding_gemma2_text"}),  # as bert-base
     "reranker": ("AutoModelForSequenceClassification", {
         "model_type": "bert", "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12,
         "intermediate_size": 1536, "num_labels": 1}),

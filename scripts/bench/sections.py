@@ -231,6 +231,10 @@ SECTIONS: dict[str, tuple[Calls | Starts | Function, ...]] = {
     "encoder": (
         Calls("ids", MINILM, {"MiniLM 1 x 13": ((1, 13), ONE), "MiniLM 1 x 128": ((1, 128), BLOCKS),
                               "MiniLM 8 x 128": ((8, 128), BLOCKS)}),
+        Calls("ids", "embeddinggemma-2", {
+            "EmbeddingGemma 2 on one core, 1 x 64": ((1, 64), {TORCH: None}),
+            "EmbeddingGemma 2 on one core, 16 x 64": ((16, 64), {TORCH: None}),
+        }, cores=1, rounds=5),
         Calls("ids", "bert-base", {"bert-base 1 x 13": ((1, 13), ONE), "bert-base 1 x 128": ((1, 128), BLOCKS)}),
     ),
     "serve": (

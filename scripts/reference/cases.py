@@ -217,8 +217,9 @@ def like_llama(llama: Case) -> tuple[Case, ...]:
 
     multiplied: dict[str, Any] = {"kinds": (*llama.kinds, "inputs_embeds"), "hidden_size": UNEVEN, "head_dim": 8}
     gemma = {**multiplied, "pad": 0, "pad_token_id": 0}
+    pieces = {"hidden_size_per_layer_input": 4, "global_head_dim": 8, "num_global_key_value_heads": 1}
     return (
-        of("qwen3", "Qwen3", "ForCausalLM", head_dim=16),
+        of("qwen3", "Qwen3", "ForCausalLM", head_dim=16), of("ministral3", "Ministral3", "ForCausalLM", head_dim=8),
         of("eurobert", "EuroBert", pad=3, pad_token_id=3),
         of("ultrabert", "Ultrabert", pad=3, pad_token_id=3, layer_types=["sliding_attention"]),
         of("mixtral", "Mixtral", num_local_experts=2, num_experts_per_tok=1),
@@ -226,7 +227,14 @@ def like_llama(llama: Case) -> tuple[Case, ...]:
         of("cohere2", "Cohere2", "ForCausalLM", pad=0, pad_token_id=0, layer_types=["sliding_attention"]),
         of("granite", "Granite", **multiplied, embedding_multiplier=12.7, scaled="embedding_multiplier"),
         of("gemma", "Gemma", "ForCausalLM", **gemma), of("gemma2", "Gemma2", **gemma),
-        of("gemma3_text", "Gemma3Text", **gemma, layer_types=["full_attention"]))
+        of("gemma3_text", "Gemma3Text", **gemma, layer_types=["full_attention"]),
+        of("embedding_gemma2_text", "EmbeddingGemma2Text", **gemma, **pieces),
+        replace(
+            llama, name="embedding_gemma2", family="embedding_gemma2", save="EmbeddingGemma2Model", pad=0,
+            base="EmbeddingGemma2Model", kinds=FEW, config={
+                "text_config": small(
+                    hidden_size=UNEVEN, head_dim=8, num_key_value_heads=1, pad_token_id=0, **pieces),
+                "vision_config": None, "audio_config": None}))
 
 
 def two_sides(

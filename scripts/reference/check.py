@@ -196,6 +196,10 @@ def fill(model: Any, spread: float = 1, norms: float | None = None, around: floa
         else:
             made = np.float32(spread) * made
         parameter.data.copy_(torch.from_numpy(np.asarray(made)))
+    for name, number in model.named_buffers():  # EmbeddingGemma 2's factor after each block
+        if name.endswith("layer_scalar"):
+            made = np.float32(1) + np.float32(spread) * seeded.values((1,), salt=zlib.crc32(name.encode()))
+            number.copy_(torch.from_numpy(made))
 
 
 def save_alone(model: Any, folder: Path, **options: Any) -> None:

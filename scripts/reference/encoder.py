@@ -51,7 +51,15 @@ DISTIL = {
     "max_position_embeddings": POSITIONS,
 }  # fmt: skip
 ROTARY = {**SIZES, "num_key_value_heads": 1, "head_dim": 8, "pad_token_id": 0}  # queries wider than the model
+GROWING = {  # queries from the fourth token on have another factor
+    "rope_parameters": {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                        "original_max_position_embeddings": 3, "llama_4_scaling_beta": 0.5},
+}  # fmt: skip
 GEMMA = {**ROTARY, "layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 5}
+GEMMA2 = {  # scores are not divided, so heads are narrow here
+    **ROTARY, "head_dim": 4, "sliding_window": 2, "sliding_window_pattern": 2, "global_head_dim": 6,
+    "num_global_key_value_heads": 2, "hidden_size_per_layer_input": 8, "embedding_dim": 14,
+}  # fmt: skip
 T5 = {
     "vocab_size": VOCAB, "d_model": WIDTH, "d_kv": 8, "d_ff": INNER, "num_layers": BLOCKS, "num_heads": HEADS,
     "relative_attention_num_buckets": 8, "relative_attention_max_distance": 7,
@@ -156,6 +164,9 @@ CASES = (
           "rope_parameters": {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0}}, ("left_pad",)),
     Case("mistral", "mistral", "MistralForCausalLM", "MistralModel", {**ROTARY, "sliding_window": 3}, ALL[1:]),
     Case("mistral-whole", "mistral", "MistralModel", "MistralModel", {**ROTARY, "sliding_window": None}, ("longest",)),
+    Case("ministral3", "ministral3", "Ministral3ForCausalLM", "Ministral3Model", {**ROTARY, **GROWING}, ALL[1:]),
+    Case("ministral3-both-ways", "ministral3", "Ministral3Model", "Ministral3Model",
+         {**ROTARY, **GROWING, "sliding_window": 3, "is_causal": False}, ("pads_inside", "longest")),
     Case("qwen2", "qwen2", "Qwen2ForCausalLM", "Qwen2Model",
          {**ROTARY, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}, ALL[1:]),
     Case("qwen2-whole", "qwen2", "Qwen2Model", "Qwen2Model", ROTARY, ("right_pad",)),
@@ -176,6 +187,13 @@ CASES = (
           "attention_windows": [0, 1], "rope_theta": [300.0, 20.0]}, ("longest",)),
     Case("gemma3_text", "gemma3_text", "Gemma3ForCausalLM", "Gemma3TextModel", {**GEMMA, "sliding_window": 3}, ALL[1:],
          spread=3),
+    Case("embedding_gemma2_text", "embedding_gemma2_text", "EmbeddingGemma2TextModel", "EmbeddingGemma2TextModel",
+         GEMMA2, (*ALL[1:], "plain"), spread=3),
+    Case("embedding_gemma2", "embedding_gemma2", "EmbeddingGemma2Model", "EmbeddingGemma2Model",
+         {"text_config": {**GEMMA2, "attention_bias": True, "rope_parameters": {
+             "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+             "full_attention": {"rope_type": "default", "rope_theta": 200.0}}},
+          "vision_config": None, "audio_config": None}, ("pads_inside",), spread=3),
     Case("t5", "t5", "T5ForConditionalGeneration", "T5EncoderModel", T5, ALL[1:], spread=3),
     Case("bart", "bart", "BartForConditionalGeneration", "BartModel", BART, ALL[1:]),
     Case("mbart", "mbart", "MBartForConditionalGeneration", "MBartModel",
@@ -205,7 +223,7 @@ def build(case: Case, folder: Path) -> torch.nn.Module:
 
 def load(base: Any, folder: Path) -> torch.nn.Module:
     model: torch.nn.Module = base.from_pretrained(folder, attn_implementation="eager").eval()
-    return model
+    return getattr(model, "language_model", model)  # the tower for texts, if there are several
 
 
 def make_inputs(case: Case, kind: str) -> dict[str, Array]:

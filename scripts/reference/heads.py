@@ -210,6 +210,7 @@ CASES = (
     DEBERTA_V2[1]._replace(config=DEBERTA_ONE | {"num_labels": 1, "pooler_hidden_act": "tanh"}, variant="one"),
     *like_llama("llama", "Llama", ROTARY_ONE),
     *like_llama("mistral", "Mistral", ROTARY_ONE),
+    *like_llama("ministral3", "Ministral3", ROTARY_ONE),
     *like_llama("qwen2", "Qwen2", ROTARY_ONE),
     *QWEN3,
     QWEN3[0]._replace(config=ROTARY_ONE | {"tie_word_embeddings": True}, variant="tied", kinds=("plain",)),

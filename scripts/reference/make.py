@@ -62,8 +62,9 @@ def save(case: Case, folder: Path) -> torch.nn.Module:
 
 
 def load(case: Case, folder: Path, **changes: Any) -> torch.nn.Module:
-    """Read the folder with the base model's class, as a user would."""
-    return getattr(transformers, case.base).from_pretrained(folder, **changes).eval()
+    """Read the folder with the base model's class, as a user would; return the tower for texts."""
+    model = getattr(transformers, case.base).from_pretrained(folder, **changes).eval()
+    return getattr(model, "language_model", model)
 
 
 def check_loaded(case: Case, saved: torch.nn.Module, loaded: torch.nn.Module) -> None:

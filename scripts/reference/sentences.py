@@ -260,6 +260,23 @@ def two_dense(parts: Path, folder: Path) -> list[Call]:
     return [("encode", texts, {}), ("encode_query", texts, {}), ("encode_document", texts, {"truncate_dim": 4})]
 
 
+def per_layer_inputs(parts: Path, folder: Path) -> list[Call]:
+    """As EmbeddingGemma 2: its text tower, the mean, Normalize; settings for images beside those for texts."""
+    gemma = today(
+        parts / "t", "embedding_gemma2_text", ends=True, sliding_window=3, sliding_window_pattern=2,
+        global_head_dim=4, num_global_key_value_heads=2, hidden_size_per_layer_input=5, embedding_dim=12,
+    )  # fmt: skip
+    named = {"query": "task: search result | query: ", "document": "title: none | text: "}
+    save([Transformer(str(gemma)), Pooling(12, "mean"), Normalize()], folder, prompts=named)
+    image = {"method": "forward", "method_output_name": "last_hidden_state"}
+    rewrite(
+        folder / "sentence_bert_config.json",
+        lambda settings: {**settings, "modality_config": {**settings["modality_config"], "image": image}},
+    )
+    texts = [*TEXTS, "long " * 20]
+    return [("encode", texts, {}), ("encode_query", texts, {}), ("encode_document", texts, {"truncate_dim": 4})]
+
+
 def search(parts: Path, folder: Path) -> list[Call]:
     """As nomic-embed-text: NomicBERT by its older names, the mean, prompts."""
     model = transformers.NomicBertModel(transformers.NomicBertConfig(**SIZES))
@@ -300,7 +317,7 @@ def t5(parts: Path, folder: Path) -> list[Call]:
 
 FOLDERS = (
     dense, cls, prompts, flags, residual, modules, causal, bare,
-    last_token, two_dense, search, first_token, t5,
+    last_token, two_dense, per_layer_inputs, search, first_token, t5,
 )  # fmt: skip
 
 

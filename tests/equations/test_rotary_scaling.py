@@ -81,6 +81,10 @@ def test_what_the_rows_say_of_their_own_rotation() -> None:
         scheme = scheme_of(family, head)
         np.testing.assert_array_equal(scheme.frequencies[None], rotary_frequencies(dim, theta), family)
         assert scheme.pairing == ("neighbours" if family == "cohere2" else "halves"), family
+    scaled = scheme_of("ministral3", head)  # yarn, and a factor of queries from 16,384 tokens on
+    assert scaled.growth == (0.1, 16384) and scaled.rotations[None].original_length == 16384
+    factors = scaled.query_factor([16383, 16384, 3 * 16384])
+    np.testing.assert_allclose(factors, [1, 1 + 0.1 * np.log(2), 1 + 0.1 * np.log(4)], rtol=1e-6)
     layered = scheme_of("gemma3_text", head).frequencies
     for layer_type, theta in (("full_attention", 1e6), ("sliding_attention", 1e4)):
         np.testing.assert_array_equal(layered[layer_type], rotary_frequencies(256, theta))

@@ -38,7 +38,8 @@ AFTER_NORM = 2e-6
 ERROR_SHARE = 1.05
 
 ROTATED = (
-    "nomic_bert", "modernbert", "gpt_neox", "llama", "mistral", "qwen2", "qwen3", "mixtral", "olmo2", "phi3", "granite",
+    "nomic_bert", "modernbert", "gpt_neox", "llama", "mistral", "ministral3", "qwen2", "qwen3", "mixtral", "olmo2",
+    "phi3", "granite", "embedding_gemma2", "embedding_gemma2_text",
     "cohere2", "gemma", "gemma2", "gemma3_text", "gte", "jina_embeddings_v3", "eurobert",
     "ultrabert",
 )  # fmt: skip

@@ -230,11 +230,33 @@ def test_gte_s_older_model_type(tmp_path: Path) -> None:
         verify(str(encoders.checkpoints.write(tmp_path / "ntk", scaled, named)), encoder=True)
 
 
+def test_ids_of_images_in_embedding_gemma_2(tmp_path: Path) -> None:
+    """The whole model gives them the padding row; verify asks its text tower alone."""
+    import torch
+    from transformers import EmbeddingGemma2Model
+
+    folder = copied(CASE["embedding_gemma2"], tmp_path)
+    change_json(folder / "config.json", image_token_id=4, audio_token_id=7)
+    ids = np.array([[3, 4, 5, 7, 6, 2]])
+    model = EmbeddingGemma2Model.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.no_grad(), minibert.load_encoder(folder) as encoder:
+        assert off(encoder(ids), model(torch.from_numpy(ids)).last_hidden_state.numpy()) <= 1e-5
+
+
+def test_a_reranker_for_flash_attention_has_no_reference_here(tmp_path: Path) -> None:
+    folder = copied(HEAD_CASE["xlm-roberta-classes"], tmp_path, lambda tensors: {
+        name.replace("embeddings.LayerNorm", "emb_ln"): x for name, x in tensors.items()
+    })  # fmt: skip
+    with pytest.raises(ValueError, match="a port for flash attention, which transformers does not read; name a file"):
+        verify(str(folder), encoder=True)
+
+
 # -- who sees whom -----------------------------------------------------------------------------------------------
 
 OPEN, LISTED = {"is_causal": False}, {"layer_types": ["full_attention", "sliding_attention"]}
 SAID: list[tuple[str, dict[str, Any]]] = [
     *((name, OPEN) for name in ("bert-causal", "gpt2", "llama", "mistral", "qwen2", "qwen3-window", "gemma3_text")),
+    ("ministral3", OPEN),
     ("gemma3_text-both-ways", OPEN), ("mistral", LISTED), ("mistral", OPEN | LISTED),
     ("modernbert", {"sliding_window": 3}), ("modernbert", {"sliding_window": 1, "local_attention": 9}),
     ("ultrabert", {"layer_types": None, "attention_windows": [0, 1, 3]}),

@@ -54,7 +54,7 @@ def compare(case: EncoderCase, encoder: minibert.Encoder, rows: float, shares: f
 TOGETHER = {".attn.Wqkv": 2, ".mixer.Wqkv": 2, ".qkv_proj": 2, ".up_gate_proj": 1}
 INSIDE = (
     r"(^|\.)(encoder(?!\.(embed|layernorm_emb))|transformer\.layer|h|ln_f)\.|^(model\.|ultrabert\.)?(layers|norm|final_norm)\."
-    r"|^(text_model\.)?final_layer_norm\."
+    r"|^(text_model\.)?final_layer_norm\.|^(language_model\.)?(layers|norm|ple|embedding_projection)\."
 )
 
 
@@ -69,7 +69,9 @@ def test_every_row_is_the_reference_s_and_whole(case: EncoderCase, tmp_path: Pat
         inside = [name for name in tensors if re.search(INSIDE, name) and not name.startswith("vision_model.")]
         together = sum(count for name in inside for word, count in TOGETHER.items() if word in name)
         together -= 2 * sum(".attn.Wqkv" in name and case.facts["family"] == "modernbert" for name in inside)
-        blocks = [m for path, m in encoder.modules.items() if path not in encoder.embeddings.modules]
+        together -= sum(name.endswith("layer_scalar") for name in inside)  # no module has it, and v_norm no tensor
+        blocks = [m for path, m in encoder.modules.items()
+                  if path not in encoder.embeddings.modules and not path.endswith("v_norm")]  # fmt: skip
         assert len(inside) == sum(1 + (getattr(m, "bias", None) is not None) for m in blocks) - together
     assert repr(encoder) == f"<closed Encoder of {case.facts['family']}>"
     lost = inside[len(inside) // 2]
@@ -194,6 +196,11 @@ def test_the_blocks_are_read_ahead_and_the_tables_are_not(minilm: Path, monkeypa
         ("qwen3", {"num_key_value_heads": 3}, "num_key_value_heads"),
         ("qwen3", {"attention_bias": True}, "q_proj"),
         ("mistral", {"sliding_window": "all"}, "sliding_window"),
+        (
+            "ministral3",
+            {"rope_parameters": {"rope_theta": 1e4}},
+            "'llama_4_scaling_beta' must be a number >= 0, found None",
+        ),
         ("modernbert", {"sliding_window": None}, "sliding_window"),
         ("modernbert", {"is_causal": True}, "'is_causal'"),
         ("bert", {"is_causal": True}, "'is_causal'"),
@@ -239,6 +246,42 @@ def test_inputs_that_are_refused(name: str, passed: dict[str, Any], error: Any, 
                 run(**passed)
         with pytest.raises(TypeError, match="past_length"):
             encoder.trace([[3]], past_length=2)
+
+
+def test_ids_of_images_have_the_padding_row_in_the_whole_model_alone(tmp_path: Path) -> None:
+    """As in the reference: other towers' rows would stand there. The text tower alone looks them up."""
+    ids = np.array([[3, 4, 5, 6]])
+    whole = copied(CASE["embedding_gemma2"], tmp_path / "whole")
+    data = json.loads((whole / "config.json").read_text(encoding="utf-8"))
+    (whole / "config.json").write_text(json.dumps(data | {"image_token_id": 4, "video_token_id": None}))
+    with minibert.load_encoder(whole) as encoder:
+        np.testing.assert_array_equal(encoder(ids), encoder(np.array([[3, 0, 5, 6]])))
+        np.testing.assert_array_equal(encoder.embeddings(ids)[0, 1], encoder.embeddings([[0]])[0, 0])
+        np.testing.assert_array_equal(encoder.embeddings.word_embeddings(ids)[0, 1], encoder.embeddings([[0]])[0, 0])
+        right = encoder(ids)
+    alone = data["text_config"] | {"image_token_id": 4}
+    (whole / "config.json").write_text(json.dumps(alone))
+    with minibert.load_encoder(whole) as encoder:
+        assert off(encoder(ids), right) > 1e-3
+
+
+def test_sizes_of_embedding_gemma_2_s_blocks(tmp_path: Path) -> None:
+    """Older files have a key for the full blocks; a width that no rotation can have is refused."""
+    data = CASE["embedding_gemma2_text"]
+    older = copied(data, tmp_path / "older", per_layer_config=None, global_head_dim=6, num_global_key_value_heads=2)
+    np.testing.assert_array_equal(output(older), output(data.folder))
+    sizes = {"01": {"head_dim": 6, "num_key_value_heads": 2}}  # as saved from 24 blocks: their numbers have two digits
+    padded = copied(data, tmp_path / "padded", per_layer_config=sizes)
+    np.testing.assert_array_equal(output(padded), output(data.folder))
+    mixed = {"0": {"head_dim": 6}, "1": {"head_dim": 6}, "2": {"head_dim": 4}}
+    for wrong, said in (
+        ({"per_layer_config": mixed, "num_hidden_layers": 4}, "'sliding_attention' must have one width, found [4, 6]"),
+        ({"per_layer_config": {"0": {"head_dim": 0}}}, "'head_dim' must be an integer above 0, found 0"),
+        ({"per_layer_config": 3}, "'per_layer_config' must be an object or null, found 3"),
+    ):
+        folder = copied(data, tmp_path / "wrong", **{"layer_types": None, "sliding_window_pattern": 2, **wrong})
+        with pytest.raises(minibert.CheckpointError, match=re.escape(said)):
+            minibert.load_encoder(folder)
 
 
 def test_gte_s_published_files(tmp_path: Path) -> None:

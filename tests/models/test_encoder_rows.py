@@ -108,7 +108,7 @@ def test_a_norm_s_eps_is_the_config_s(case: EncoderCase, tmp_path: Path) -> None
 EPS = {
     "gpt2": "layer_norm_epsilon", "modernbert": "norm_eps",
     **dict.fromkeys(("t5", "mt5", "umt5"), "layer_norm_epsilon"),
-    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "eurobert", "ultrabert", "gemma3_text"), "rms_norm_eps"),
+    **dict.fromkeys((*encoders.LLAMA_LIKE, "embedding_gemma2"), "rms_norm_eps"),
 }  # fmt: skip
 
 
@@ -144,7 +144,8 @@ def test_no_score_is_computed_beyond_a_window_nor_after_a_token(name: str, monke
 IDS = np.random.default_rng(3).integers(2, 29, 22)
 PARTS = ([1] * len(IDS), [len(IDS)], [5, 1, 1, 9, 6], [len(IDS) - 1, 1])
 CAUSAL = (
-    "bert-causal", "gpt2", "gpt2-inverse", "gemma3_text", "llama", "mistral", "qwen2", "qwen3", "qwen3-window",
+    "bert-causal", "gpt2", "gpt2-inverse", "gemma3_text", "llama", "mistral", "ministral3", "qwen2", "qwen3",
+    "qwen3-window",
 )  # fmt: skip
 
 

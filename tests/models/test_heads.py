@@ -73,6 +73,40 @@ def test_logits_and_what_is_before_them_are_the_reference_s(case: HeadCase) -> N
             assert only == [*(path for path, _ in head.works), head.path, "logits"]
 
 
+FLASH = {  # the names in jina-reranker-v2's file
+    "embeddings.LayerNorm": "emb_ln", "encoder.layer.": "encoder.layers.", "attention.self.query": "mixer.Wqkv",
+    "attention.output.dense": "mixer.out_proj", "attention.output.LayerNorm": "norm1",
+    "intermediate.dense": "mlp.fc1", "output.dense": "mlp.fc2", "output.LayerNorm": "norm2",
+}  # fmt: skip
+
+
+def for_flash_attention(tensors: dict[str, Array]) -> dict[str, Array]:
+    """Query, key and value in one tensor, and all names as a port for flash attention has them."""
+    made: dict[str, Array] = {}
+    for name, x in tensors.items():
+        if "self.query" in name:
+            x = np.concatenate([tensors[name.replace("query", other)] for other in ("query", "key", "value")])
+        if "self.key" not in name and "self.value" not in name:
+            for word, there in FLASH.items():
+                name = name.replace(word, there)
+            made[name] = x
+    return made
+
+
+@pytest.mark.parametrize("model_type", ["xlm-roberta", "xlm-roberta-flash"])
+def test_a_reranker_under_the_names_of_flash_attention(model_type: str, tmp_path: Path) -> None:
+    case = HEAD_CASE["xlm-roberta-classes"]
+    words = {"use_flash_attn": True, "auto_map": {"AutoModel": "modeling_xlm_roberta.XLMRobertaModel"}}
+    folder = copied(case, tmp_path / "flash", for_flash_attention, model_type=model_type, **words)
+    with minibert.load_encoder(folder) as encoder:
+        assert distance(case, encoder) <= LOGITS
+    lost = copied(case, tmp_path / "lost", lambda tensors: {
+        name: x for name, x in for_flash_attention(tensors).items() if "mixer.out_proj.weight" not in name
+    }, model_type=model_type)  # fmt: skip
+    with pytest.raises(minibert.CheckpointError, match=r"encoder\.layers\.0\.mixer\.out_proj\.weight"):
+        minibert.load_encoder(lost)
+
+
 def act(word: str = "") -> Callable[[Head], Head]:
     return lambda head: replace(
         head, steps=tuple(replace(s, act="hidden_act", word=word) if isinstance(s, Act) else s for s in head.steps)

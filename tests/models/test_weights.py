@@ -156,7 +156,7 @@ def test_an_error_in_the_middle(error: type[BaseException], tmp_path: Path, monk
             raise error
         return right(*arguments)
 
-    monkeypatch.setattr("minibert.models.run.blocks.linear", breaks)
+    monkeypatch.setattr("minibert.models.run.ready_blocks.linear", breaks)
     with pytest.raises(error):
         kept(IDS)
     monkeypatch.undo()

@@ -83,6 +83,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "clip_text_model": {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "eos_token_id": 2, "projection_dim": 12},
     "llama": TODAY,
     "mistral": {**TODAY, "sliding_window": 3},
+    "ministral3": {
+        **TODAY, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 3,
+            "llama_4_scaling_beta": 0.1,
+        },
+    },
     "qwen2": TODAY,
     "qwen3": TODAY,
     "eurobert": {**TODAY, "num_key_value_heads": None, "attention_bias": True, "mlp_bias": True},
@@ -91,16 +97,24 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **TODAY, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 5, "sliding_window": 3,
         "layer_types": ["sliding_attention", "full_attention"],
     },
+    "embedding_gemma2_text": {
+        **TODAY, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 2, "sliding_window_pattern": 2,
+        "global_head_dim": 12, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 6, "embedding_dim": 20,
+    },
 }  # fmt: skip
 
 
-LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "eurobert", "ultrabert", "gemma3_text")
+LLAMA_LIKE = (
+    "llama", "mistral", "ministral3", "qwen2", "qwen3", "eurobert", "ultrabert", "gemma3_text", "embedding_gemma2_text",
+)  # fmt: skip
 
 
 def config(name: str, **changes: Any) -> dict[str, Any]:
     """config.json of one model_type, with changes."""
     if name == "clip":  # a whole model's, whose part for texts is that of another model_type
         return {"model_type": name, "text_config": config("clip_text_model", **changes), "projection_dim": 12}
+    if name == "embedding_gemma2":
+        return {"model_type": name, "text_config": config("embedding_gemma2_text", **changes)}
     common = {"vocab_size": checkpoints.VOCAB} if name in ("distilbert", "gpt2", *T5_LIKE, *BART_LIKE) else COMMON
     return {"model_type": name, **common, **CONFIGS[name], **changes}
 
@@ -135,6 +149,8 @@ def tensors(config: Mapping[str, Any]) -> dict[str, Array]:
                     made[name] /= np.float32(np.sqrt(read.integer("d_kv")))
             elif mapped(name, binder.asked):
                 made[name] = normal(*shape, spread=0.3)
+            elif name.endswith("layer_scalar"):
+                made[name] = 1 + normal(*shape, spread=0.2)
             else:
                 made[name] = around * name.endswith("weight") + normal(*shape, spread=0.2)
     row.last_norm.bound(read, last := Stored(config=read), "", DIM)
@@ -152,7 +168,7 @@ def matrices_first(shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[str, tup
 
 def mapped(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
     """Whether a weight or a bias is a map's, not a norm's."""
-    return len(shapes[f"{name.rpartition('.')[0]}.weight"]) > 1
+    return len(shapes.get(f"{name.rpartition('.')[0]}.weight", ())) > 1
 
 
 def _input_layer(config: Mapping[str, Any], normal: Any, norm: Any) -> dict[str, Array]:

@@ -52,6 +52,14 @@ YARN = {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 64}  # fmt: skip
 
+GEMMA2, FACTOR = "embedding_gemma2_text", "factor of the block left out"
+
+
+def without_factors(model: Any) -> None:
+    for block in model.layers:
+        block.layer_scalar.fill_(1)
+
+
 # -- how numbers lie ---------------------------------------------------------------------------------------------------
 
 
@@ -217,6 +225,18 @@ PLANTED: dict[str, Planted] = {
         "ultrabert",
         {key.format(i=i): NARROW for i in (0, 2) for key in ("attentions.{i}", TODAY + "scores")},
         configured(sliding_window=1)),
+    # -- EmbeddingGemma 2
+    "EmbeddingGemma 2's window as a width": Planted(
+        GEMMA2, {"attentions.0": "window half as wide", "layers.0.self_attn.scores": "window half as wide"},
+        configured(sliding_window=3), settings={"sliding_window": 6}),
+    "EmbeddingGemma 2's piece of another block": Planted(
+        GEMMA2, every("layers.{i}.ple_block.per_layer_projection", "piece of the next block"),
+        around("ple", lambda right, args, named: right(*args).roll(-1, dims=2))),
+    "EmbeddingGemma 2 without layer_scalar": Planted(
+        GEMMA2, {"hidden_states.1": FACTOR, "hidden_states.2": FACTOR}, without_factors),  # last: divided out
+    "EmbeddingGemma 2's norms by 1 + weight": Planted(
+        GEMMA2, every("layers.{i}.input_layernorm", "weight with 1 +"),
+        in_blocks("layers.{i}.input_layernorm", lambda path: weight(path, lambda x: x + 1))),
     # -- rotations
     "one theta for all of UltraBERT's blocks": Planted(
         "ultrabert", {TODAY.format(i=1) + "scores": "rotation of the other layer type"}, one_theta),

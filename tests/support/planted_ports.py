@@ -51,7 +51,7 @@ def settings(name: str) -> dict[str, Any]:
         return {"num_hidden_layers": DEPTH, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
     if name in encoders.T5_LIKE:
         return {"num_layers": DEPTH}
-    if name in ("qwen3", "mistral", "llama", "eurobert"):
+    if name in ("qwen3", "mistral", "ministral3", "llama", "eurobert", "embedding_gemma2_text"):
         return {"num_hidden_layers": DEPTH}
     if name == "modernbert":
         return {"num_hidden_layers": DEPTH, "global_attn_every_n_layers": 2}

@@ -24,7 +24,7 @@ from minibert.equations.attention_positions import (
     relative_buckets,
 )
 from minibert.equations.input_layer import Array
-from minibert.equations.rotary import rotary_angles, rotary_frequencies
+from minibert.equations.rotary import query_factor, rotary_angles, rotary_frequencies
 from minibert.equations.rotary_scaling import (
     linear_frequencies,
     llama3_frequencies,
@@ -86,7 +86,8 @@ class Rotation(NamedTuple):
 class Rotary(AttentionPosition):
     """Rotary positions: `rotations` by layer type, key None if all layers share a rotation.
 
-    `pairing` is the third argument of `rotate`: "neighbours" in Cohere's models, else "halves".
+    `pairing` is the third argument of `rotate`: "neighbours" in Cohere's models, else "halves". `growth` are beta and
+    length of `query_factor` in Ministral 3.
 
     >>> from minibert.equations.rotary import rotary_frequencies
     >>> scheme = Rotary(rotations={None: Rotation(rotary_frequencies(4))})
@@ -96,6 +97,7 @@ class Rotary(AttentionPosition):
 
     rotations: Mapping[str | None, Rotation]
     pairing: str = "halves"
+    growth: tuple[float, int] | None = None
     offers: ClassVar[str] = "rotary positions"
     call: ClassVar[str] = "rotary(position_ids, layer_type=None)"
 
@@ -114,6 +116,10 @@ class Rotary(AttentionPosition):
             raise ValueError(f"layer_type must be one of {types} in this model, found {layer_type!r}")
         rotation = self.rotations[layer_type]
         return rotary_angles(position_ids, rotation.frequencies, rotation.attention_factor)
+
+    def query_factor(self, position_ids: ArrayLike) -> Array | None:
+        """Return the factor of each rotated query as `query_factor` does; None in a model without `growth`."""
+        return None if self.growth is None else query_factor(position_ids, *self.growth)
 
 
 class RelativeBias(AttentionPosition):

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from minibert.errors import CheckpointError
 from minibert.families.family import Family
 from minibert.files.tables import column_major
@@ -24,10 +26,11 @@ from .steps import Norm
 if TYPE_CHECKING:
     from minibert.equations.input_layer import Array
 
-    from .bound_blocks import BoundAttention, BoundBlock, BoundFeedForward, BoundResidual, Modules
+    from .bound_blocks import BoundAttention, BoundBlock, BoundFeedForward, BoundPieces, BoundResidual, Modules
     from .plan import Term
     from .steps import Binder, Tensors
 
+Size = str | Callable[[Config, int], int]  # a config key, or a function of the config and the block's number
 FARTHEST = 1 << 31  # tokens; longer than any text, and a position plus this is still int64
 
 
@@ -64,8 +67,10 @@ class Attention(Frozen):
     output           path of the map after the weighted sum
     biased           whether `maps` have biases, or a config key that decides it; `output_biased`: `output`
     key_heads        config key of the number of key heads, if several query heads may share one
-    head_dim         config key of a head's width, if queries may be wider than the model
+    head_dim         config key of a head's width, if queries may be wider than the model; it and `key_heads` may be
+                     functions of the config and the block's number
     query_norm, key_norm  norms of each head's queries and keys; a trace has them as (batch, seq, heads, head_dim)
+    value_norm       path of the norm of each head's values: that of the keys, without a weight
     heads_first      the reference's modules of these norms return (batch, heads, seq, head_dim)
     scale            (config, head width, block's number) -> the factor of the scores
     window           (config, block's number) -> how far a visible token is at most; None: all tokens are visible
@@ -78,10 +83,11 @@ class Attention(Frozen):
     output: str
     biased: bool | str = True
     output_biased: bool | str = True
-    key_heads: str = ""
-    head_dim: str = ""
+    key_heads: Size = ""
+    head_dim: Size = ""
     query_norm: Norm = Norm()
     key_norm: Norm = Norm()
+    value_norm: str = ""
     heads_first: bool = False
     scale: Callable[[Config, int, int], float] = lambda config, head_dim, i: 1 / math.sqrt(head_dim)
     window: Callable[[Config, int], int | None] = lambda config, i: None
@@ -91,14 +97,19 @@ class Attention(Frozen):
     def bind(self, context: BindContext) -> BoundAttention:
         from .bound_blocks import BoundAttention
 
-        config, (heads, key_heads, head_dim) = context.config, self.sizes(context.config)
+        config, (heads, key_heads, head_dim) = context.config, self.sizes(context.config, context.i)
         dim, widths = config.integer("hidden_size"), [n * head_dim for n in (heads, key_heads, key_heads)]
         outs = widths if len(self.maps) == 3 else [sum(widths)]
         maps = tuple(context.linear(name, out, dim, self.biased) for name, out in zip(self.maps, outs, strict=True))
         inside, window = maps[0].rpartition(".")[0], self.window(config, context.i)
+        query_norm, key_norm = (context.norm(norm, head_dim) for norm in (self.query_norm, self.key_norm))
+        value_norm = self.value_norm and context.prefix + self.value_norm
+        if value_norm:
+            of_keys = context.modules[key_norm]
+            context.modules[value_norm] = type(of_keys)(np.ones_like(of_keys.weight), None, of_keys.eps)
         return BoundAttention(
             maps=maps,
-            norms=tuple(context.norm(norm, head_dim) for norm in (self.query_norm, self.key_norm)),
+            norms=(query_norm, key_norm, value_norm),
             scores=f"{inside}.scores",
             probabilities=f"attentions.{context.i}",
             context=f"{inside}.context",
@@ -114,20 +125,21 @@ class Attention(Frozen):
             terms=tuple(term for make in self.terms if (term := make(context)) is not None),
         )
 
-    def sizes(self, config: Config) -> tuple[int, int, int]:
-        """Return heads, key heads, and the width of a head. Raises CheckpointError if they do not fit together."""
+    def sizes(self, config: Config, i: int = 0) -> tuple[int, int, int]:
+        """Return heads, key heads, and a head's width in block i. Raises CheckpointError if they do not fit."""
         heads = config.integer("num_attention_heads")
-        head_dim = _size(config, self.head_dim) or config.integer("hidden_size") // heads_of(config)
-        key_heads = _size(config, self.key_heads) or heads
+        head_dim = _size(config, self.head_dim, i) or config.integer("hidden_size") // heads_of(config)
+        key_heads = _size(config, self.key_heads, i) or heads
         if not heads or heads % key_heads:
-            raise config.refused(f"{self.key_heads!r} must divide the {heads} heads, found {key_heads}")
+            raise config.refused(f"'num_key_value_heads' must divide the {heads} heads, found {key_heads}")
         return heads, key_heads, head_dim
 
 
 class FeedForward(Frozen):
     """A feed-forward: `down(f(up(x)))`, or with a gate `down(f(gate(x)) * up(x))`.
 
-    gate        path of the gate; if it is that of `up`, one map holds both side by side, the gate's numbers first
+    gate        path of the gate; if it is that of `up`, one map holds both side by side, the gate's numbers first.
+                Without `up` the block's piece of `Blocks.pieces` stands in the place of up(x)
     gated       whether the gate is there; if not, `ungated` is the path of `up`
     biased      whether the maps have biases, or a config key that decides it; `output_biased`: `down`, None: as `up`
     activation  path of f
@@ -136,7 +148,7 @@ class FeedForward(Frozen):
     times       that width as a multiple of the model's, if config.json has none
     """
 
-    up: str
+    up: str = ""
     down: str
     activation: str
     gate: str = ""
@@ -156,7 +168,7 @@ class FeedForward(Frozen):
         gate, up = (self.gate, self.up) if decided(context.config, self.gated) else ("", self.ungated)
         together = gate == up  # gate and up are one map
         gate = gate and context.linear(gate, 2 * inner if together else inner, dim, self.biased)
-        up = gate if together else context.linear(up, inner, dim, self.biased)
+        up = gate if together else up and context.linear(up, inner, dim, self.biased)
         activation = context.prefix + self.activation
         context.modules[activation] = activate
         biased = self.biased if self.output_biased is None else self.output_biased
@@ -171,12 +183,18 @@ class FeedForward(Frozen):
 
 
 class Residual(Frozen):
-    """A part of a block: `x = post_norm(x + output_norm(work(pre_norm(x))))`."""
+    """A part of a block: `x = factor * post_norm(x + output_norm(work(pre_norm(x))))`.
+
+    factor  name of the stored number, if the file has one
+    module  path of the reference's module that returns the sum, if one does
+    """
 
     work: Attention | FeedForward
     pre_norm: Norm = Norm()
     output_norm: Norm = Norm()
     post_norm: Norm = Norm()
+    factor: str = ""
+    module: str = ""
 
     def bind(self, context: BindContext) -> BoundResidual:
         from .bound_blocks import BoundResidual
@@ -184,7 +202,34 @@ class Residual(Frozen):
         width = context.config.integer("hidden_size")
         pre_norm, work = context.norm(self.pre_norm, width), self.work.bind(context)
         output_norm, post_norm = (context.norm(norm, width) for norm in (self.output_norm, self.post_norm))
-        return BoundResidual(pre_norm, work, output_norm, f"{work.output.rpartition('.')[0]}.sum", post_norm)
+        total, factor = f"{work.output.rpartition('.')[0]}.sum", 1.0
+        if self.module:
+            context.modules[total := context.prefix + self.module] = np.add
+        if self.factor:
+            factor = context.tensors.vector((context.prefix + self.factor,), (1,)).item()
+        return BoundResidual(pre_norm, work, output_norm, total, post_norm, factor)
+
+
+class Pieces(Frozen):
+    """Rows that are computed once from the blocks' input, one piece for each block (per-layer inputs).
+
+        pieces = norm(map(hidden_states.0) / sqrt(dim)), row by row and piece by piece
+
+    map    path of the linear map, without a bias
+    norm   the norm of each piece, one for all blocks
+    width  config key of a piece's width
+    """
+
+    map: str
+    norm: Norm
+    width: str
+
+    def bind(self, context: BindContext, blocks: int) -> BoundPieces:
+        from .bound_blocks import BoundPieces
+
+        dim, width = context.config.integer("hidden_size"), context.config.integer(self.width)
+        path = context.linear(self.map, blocks * width, dim, False)
+        return BoundPieces(path, context.norm(self.norm, width), dim**-0.5, width)
 
 
 class TextVector(Frozen):
@@ -215,6 +260,8 @@ class Blocks(Frozen):
     path        path of a block with "{i}" for its number; the paths in `parts` are relative to it
     parts       the residual parts of a block, in order; `first`: those of block 0, if they differ
     last_norm   the norm after the last block
+    last_map    path of the linear map after it, without a bias; `last_width`: config key of its output's width
+    pieces      rows that each block receives a piece of
     transposed  weights are stored (in, out)
     causal      whether later tokens are masked; `is_causal` reads config.json too
     relative    path of the learned bias's table, with "{i}" if each block has one; the input row has the scheme
@@ -231,6 +278,9 @@ class Blocks(Frozen):
     parts: tuple[Residual, ...]
     first: tuple[Residual, ...] = ()
     last_norm: Norm = Norm()
+    last_map: str = ""
+    last_width: str = ""
+    pieces: Pieces | None = None
     transposed: bool = False
     causal: Callable[[Config], bool] = lambda config: False
     relative: str = ""
@@ -285,8 +335,17 @@ class Blocks(Frozen):
         if self.older and not binder.stored_under((prefix,)):
             tensors = older_names(binder, prefix, f"{self.older_path.format(i=i)}.", self.older)
         context = BindContext(config, tensors, prefix, i, self.transposed, scheme, {})
+        around, count = context._replace(prefix=""), self.count(config)
+        pieces = self.pieces.bind(around, count) if self.pieces and i == 0 else None
         parts = self.parts if i or not self.first else self.first
-        return BoundBlock(context.modules, tuple(part.bind(context) for part in parts))
+        bound = BoundBlock(context.modules, tuple(part.bind(context) for part in parts), pieces)
+        if self.last_map and i + 1 == count:
+            around.linear(self.last_map, self.dim(config), config.integer("hidden_size"), False)
+        return bound
+
+    def dim(self, config: Config) -> int:
+        """Return the width of the last hidden state."""
+        return config.integer(self.last_width if self.last_map else "hidden_size")
 
     def prefix(self, config: Config, i: int) -> str:
         """Return the prefix of block i's keys; if several blocks share a module, the number comes last."""
@@ -311,6 +370,8 @@ def heads_of(config: Config) -> int:
     return heads
 
 
-def _size(config: Config, key: str) -> int:
+def _size(config: Config, key: Size, i: int) -> int:
     """Read a size of config.json; 0 if the row has no key, or config.json nothing under it."""
+    if not isinstance(key, str):
+        return key(config, i)
     return config.integer(key) if key and config.get(key) is not None else 0

@@ -100,7 +100,7 @@ class BoundAttention(NamedTuple):
     """Attention bound to a checkpoint: the paths of its modules, and the other names in a trace."""
 
     maps: tuple[str, ...]
-    norms: tuple[str, ...]  # norm of the queries, norm of the keys; "" for none
+    norms: tuple[str, ...]  # norms of queries, keys and values; "" for none
     scores: str
     probabilities: str
     context: str
@@ -129,7 +129,7 @@ class BoundAttention(NamedTuple):
     def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
         """Yield the steps of block i's attention: queries, keys and values, scores, probabilities, weighted sum."""
         from minibert.equations import gated_blocks
-        from minibert.equations.rotary import rotate
+        from minibert.equations.rotary import query_factor, rotate
 
         from .plan import REAL, Step, mapped, normed
 
@@ -141,7 +141,7 @@ class BoundAttention(NamedTuple):
             for number, key in enumerate(projections):
                 yield Step(key, "cut", partial(_cut, self.qkv_splits, number), (self.maps[0],), self, "qkv"[number])
         names, ends = list[str](), list[str]()
-        for letter, last, norm in zip("qkv", projections, (*self.norms, ""), strict=True):
+        for letter, last, norm in zip("qkv", projections, self.norms, strict=True):
             own, heads = f"{at}{letter}", self.heads if letter == "q" else self.key_heads
             names.append((norm or last).rpartition(".")[2].removesuffix(" cut"))
             if norm:
@@ -156,6 +156,10 @@ class BoundAttention(NamedTuple):
                 turn = partial(rotated, stack.rotary, self.layer_type)
                 yield Step(f"{own} rotated", "rotation", turn, (last,), self, function=rotate)
                 last = f"{own} rotated"
+            if letter == "q" and self.rotated and stack.rotary.growth:
+                says = "{0} times 1 + beta ln(1 + floor(position / length))"
+                yield Step(f"{own} grown", "growth", partial(grown, stack.rotary), (last,), self, says, query_factor)
+                last = f"{own} grown"
             if heads < self.heads:
                 share = partial(gated_blocks.share_heads, heads=self.heads)
                 yield Step(f"{own} shared", "share", share, (last,), self, function=gated_blocks.share_heads)
@@ -212,6 +216,11 @@ def rotated(rotary: Any, layer_type: str | None, x: Array) -> Array:
     return rotate(x, cos, sin, rotary.pairing)
 
 
+def grown(rotary: Any, x: Array) -> Array:
+    """Multiply rotated queries by the factor of their positions: (batch, heads, seq, head_dim)."""
+    return np.asarray(x * rotary.query_factor(np.arange(x.shape[-2]))[:, None].astype(x.dtype))
+
+
 def scored(scale: float, q: Array, k: Array, *terms: Array) -> Array:
     """Return `scale * q @ k^T` plus the terms."""
     return sum(terms, equations.attention_scores(q, k, scale))
@@ -233,7 +242,7 @@ def hidden_by(visible: Array, scores: Array) -> Array:
 class BoundFeedForward(NamedTuple):
     """A feed-forward bound to a checkpoint: the paths of its modules; `output` maps back to the model's width."""
 
-    up: str
+    up: str  # "" if the block's piece stands in its place
     gate: str  # "" without a gate; the same as `up` if one map holds both
     activation: str
     output: str
@@ -241,7 +250,7 @@ class BoundFeedForward(NamedTuple):
 
     def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
         """Yield the steps: to the larger width, activation (of the gate, if there is one), product, and back."""
-        from .plan import Step, activated, mapped
+        from .plan import PIECES, Step, activated, mapped
 
         gate, up, product = self.gate or self.up, self.up, self.activation
         yield mapped(gate, modules[gate], x)
@@ -252,29 +261,58 @@ class BoundFeedForward(NamedTuple):
                 yield Step(half, "cut", partial(_half, number), (self.up,), self, says)
         yield activated(self.activation, self.activate, gate)
         if self.gate:
-            if self.gate != self.up:
+            if not self.up:
+                says = f"the piece of block {i} of {stack.pieces.norm}"
+                yield Step(up := f".{i}.piece", "piece", partial(_piece, i), (PIECES,), self, says)
+            elif self.gate != self.up:
                 yield mapped(up, modules[up], x)
-            product = f".{i}.product"
+            product = f".{i}.product" if self.up else f".{i}.gated piece"
             yield Step(product, "product", np.multiply, (self.activation, up), self, "({0} * {1})")
         yield mapped(self.output, modules[self.output], product)
+
+
+def _piece(i: int, x: Array) -> Array:
+    return x[..., i, :]
 
 
 def _half(number: int, x: Array) -> Array:
     return np.split(x, 2, axis=-1)[number]
 
 
+class BoundPieces(NamedTuple):
+    """`Pieces` bound to a checkpoint: the paths of its modules, the factor after the map, the width of a piece."""
+
+    map: str
+    norm: str
+    factor: float
+    width: int
+
+    def plan(self, x: str, modules: Modules) -> Iterator[Step]:
+        """Yield the steps: the map, its factor, and the norm of each piece (batch, seq, blocks, width)."""
+        from .plan import PIECES, Step, mapped, normed, times
+
+        yield mapped(self.map, modules[self.map], x)
+        said = f"{self.factor:.6g} * {{0}}"
+        yield Step(".scaled", "pieces", partial(times, self.factor), (self.map,), self, said)
+        cut = partial(_in_heads, self.width)
+        yield Step(".cut", "view", cut, (".scaled",), self, f"each {self.width} numbers of {{0}}")
+        yield normed(self.norm, modules[self.norm], ".cut")
+        yield Step(PIECES, "state", np.asarray, (self.norm,), self)
+
+
 class BoundResidual(NamedTuple):
-    """One `Residual` bound to a checkpoint: paths of the norms ("" for none), and of the sum."""
+    """One `Residual` bound to a checkpoint: paths of the norms ("" for none), and of the sum; and its factor."""
 
     pre_norm: str
     work: BoundAttention | BoundFeedForward
     output_norm: str
     sum: str
     post_norm: str
+    factor: float = 1.0
 
     def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
-        """Yield the steps of `post_norm(x + output_norm(work(pre_norm(x))))`."""
-        from .plan import Step, normed
+        """Yield the steps of `factor * post_norm(x + output_norm(work(pre_norm(x))))`."""
+        from .plan import Step, normed, times
 
         if self.pre_norm:
             yield normed(self.pre_norm, modules[self.pre_norm], x)
@@ -286,25 +324,40 @@ class BoundResidual(NamedTuple):
         yield Step(self.sum, "sum", np.add, (x, self.output_norm or output), self, "{0} + {1}")
         if self.post_norm:
             yield normed(self.post_norm, modules[self.post_norm], self.sum)
+        if self.factor != 1:
+            x, said = self.post_norm or self.sum, f"{self.factor:.6g} * {{0}}"
+            yield Step(self.scaled(i), "factor", partial(times, self.factor), (x,), self, said)
+
+    def scaled(self, i: int) -> str:
+        """Return the key of the result."""
+        return f".{i}.scaled" if self.factor != 1 else self.post_norm or self.sum
 
 
 class BoundBlock(NamedTuple):
-    """One block bound to a checkpoint: its modules by path, and its parts in the order of computation."""
+    """One block bound to a checkpoint: its modules by path, and its parts in the order of computation.
+
+    Block 0 has the pieces of all blocks, if there are any.
+    """
 
     modules: Modules
     parts: tuple[BoundResidual, ...]
+    pieces: BoundPieces | None = None
 
     def plan(self, i: int, stack: Any) -> dict[str, Step]:
-        """Return all steps of block i, from `hidden_states.{i}` to the next; the last block ends with the last norm."""
-        from .plan import Step, by_key, normed
+        """Return all steps of block i, from `hidden_states.{i}` to the next; the last one ends with norm and map."""
+        from .plan import Step, by_key, mapped, normed
 
-        x, steps = f"hidden_states.{i}", list[Step]()
+        x = f"hidden_states.{i}"
+        steps = [*self.pieces.plan(x, self.modules)] if self.pieces else list[Step]()
         for part in self.parts:
             steps += part.plan(x, i, self.modules, stack)
-            x = part.post_norm or part.sum
+            x = part.scaled(i)
         if i + 1 == len(stack.blocks) and stack.last_norm:
             steps.append(normed(stack.last_norm, stack.others[stack.last_norm], x))
             x = stack.last_norm
+        if i + 1 == len(stack.blocks) and stack.last_map:
+            steps.append(mapped(stack.last_map, self.modules[stack.last_map], x))
+            x = stack.last_map
         return by_key([*steps, Step(f"hidden_states.{i + 1}", "state", np.asarray, (x,))])
 
     def keys(self, i: int, stack: Any) -> list[str]:

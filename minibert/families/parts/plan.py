@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 REAL = ".real"  # bool (batch, seq): False for padding
 IDS = ".ids"  # the batch's ids (batch, seq); None if inputs_embeds was passed
 GIVEN = ".given"  # the arguments of a call as `Inputs`, and the number of tokens in a cache
+PIECES = ".pieces"  # rows of which each block receives a piece (batch, seq, blocks, width): see `Pieces`
 POSITIONS = "position_ids"
 TokenPositions = slice | Array  # neighbours, or with gaps between them
 Term = Union["RelativeTerm", "PositionTerm"]
@@ -38,8 +39,8 @@ class Step(NamedTuple):
 
     key, of   the name of its value in a trace, and the names of its inputs; a name that begins with "." is not traced
     kind      dense, norm, activation; of an input layer ids, positions, rows, embeds, add, scale, rows of padding, and
-              own, a user's; of attention cut, view, split, rotation, share, term, scores, keep, mask, masked,
-              softmax, gather, join; product, sum, state; of a head take, logits
+              own, a user's; of attention cut, view, split, rotation, growth, share, term, scores, keep, mask, masked,
+              softmax, gather, join; pieces, piece; product, sum, factor, state; of a head take, logits
     part      the bound part that it belongs to: a module, an attention, a residual
     says      the formula in words; {0}, {1} are its inputs
     function  the function of `equations` that it calls

@@ -20,7 +20,7 @@ from minibert.equations.input_layer import (
     padding_position_ids,
     project,
 )
-from minibert.files.tables import FormulaTable, Table, Weight
+from minibert.files.tables import FormulaTable, PaddedTable, Table, Weight
 
 from .config import Config, Frozen, decided
 from .modules import NORMS, Embedding, LayerNorm, Linear
@@ -175,6 +175,7 @@ class Tokens(Lookup):
 
     scale  the factor by which the reference's module multiplies
     head   the output layer's tensor that is tied to this table
+    padded config keys of ids that have the padding row
     """
 
     ids: str = "input_ids"
@@ -182,12 +183,16 @@ class Tokens(Lookup):
     padding_idx: str | int | None = "pad_token_id"
     scale: Callable[[Config], float] | None = None
     head: str = "lm_head.weight"
+    padded: tuple[str, ...] = ()
 
     def bind(self, binder: Binder) -> Embedding:
         names = self.tensors()
         if binder.config.flag("tie_word_embeddings", True):
             names = (*names, self.head)  # a file stores one of two tied tensors, sometimes the output's
         table = binder.table(names, self.shape(binder.config))
+        if self.padded:
+            ids = [binder.config.integer(key) for key in self.padded if binder.config.get(key) is not None]
+            table = PaddedTable(table, ids, binder.config.integer("pad_token_id"))
         return self.module(table, binder.config, 1.0 if self.scale is None else self.scale(binder.config))
 
     def apply(self, module: Embedding, inputs: Inputs, x: Array, record: Record = None) -> Array:

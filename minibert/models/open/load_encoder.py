@@ -163,7 +163,7 @@ def encoder_of(
     heads = cache(partial(Heads, layer, config, bind(), stack.causal, files.where))
     if mmap is False:  # the file may change later
         heads().read()
-    sentences = SentenceConfig.of(files.saved, layer, config, layer.dtype)
+    sentences = SentenceConfig.of(files.saved, layer, config, layer.dtype, stack.width(layer.dim))
     if blocks.vector is not None and not sentences.kind:
         sentences = sentences._replace(**blocks.vector.bind(config, bind()))
     if stack.causal and not files.static:
@@ -298,7 +298,7 @@ def _bind(
     binder.expect()
     if kernel().small:
         _lay_out(bound, mmap is None, threads)
-    stack = Stack(bound, heads, causal, blocks.last_norm.path, rotary, others, same_bits)
+    stack = Stack(bound, heads, causal, blocks.last_norm.path, rotary, others, same_bits, blocks.last_map)
     binder.refuse_leftovers(blocks.checked_prefixes, layer.family.unused_endings, "the blocks")
     return stack
 

@@ -3,20 +3,20 @@
 Matrix products, norms and activations are computed for all tokens of a tile at once, and attention for the sequences of
 one length. Therefore nothing is computed for padding, and masks hide only later tokens and tokens outside a window.
 
-Formulas here contain no hooks. To record or change a run, the blocks are bound again with a hook after each formula.
+`ready_blocks` has what is computed in a block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minibert.equations.fast import FEW, activated, attention_scores, faster, linear, softmax
+from minibert.equations.fast import FEW
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, BoundFeedForward, Modules
+from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, BoundFeedForward
 from minibert.families.parts.modules import Linear
 from minibert.files.tables import ScratchBuffer
 from minibert.threads.computing import Blas, compute, spreads
@@ -24,22 +24,10 @@ from minibert.threads.kernels import PAIRS, Rows, Shape, kernel, one_sum, rows_f
 
 from .attention import KeyValueCache
 from .packing import TILE_ROWS, Group, Layout, Packed, Piece, pieces_of
+from .ready_blocks import Hook, Norms, Parts, Run, Scratch, Work, hooked, mapping, norming, piecing, ready
 
 if TYPE_CHECKING:
     from minibert.families.parts.attention_schemes import Rotary
-
-F = TypeVar("F", bound=Callable[..., Any])
-Parts = tuple["Ready", ...]
-
-
-class Hook(Protocol):
-    """Receives each named intermediate of a run, and may overwrite it: see `changes.Recorder`."""
-
-    def rows(self, name: str, x: Array) -> None:
-        """Receive an intermediate with one row for each token."""
-
-    def pairs(self, name: str, x: Array, group: Group) -> None:
-        """Receive an intermediate with one number for each head, query and key of some sequences."""
 
 
 class Stack:
@@ -54,6 +42,7 @@ class Stack:
         rotary: Rotary | None,
         others: dict[str, Any],
         same_bits: bool = False,
+        last_map: str = "",
     ) -> None:
         """`rotary` rotates queries and keys; `others`: path -> module outside the blocks, like the last norm.
 
@@ -61,7 +50,8 @@ class Stack:
         ValueError if this processor's kernel cannot keep it.
         """
         self.blocks, self.heads, self.causal, self.last_norm = blocks, heads, causal, last_norm
-        self.rotary, self.others = rotary, others
+        self.rotary, self.others, self.last_map = rotary, others, last_map
+        self.pieces = blocks[0].pieces if blocks else None
         attentions = [block.attention for block in blocks]
         self.windows = {attention.window for attention in attentions}
         self.rotations = {attention.layer_type for attention in attentions if attention.rotated}
@@ -75,9 +65,22 @@ class Stack:
             self.rows  # noqa: B018  raises if the kernel cannot keep it
         self.bound = self.bind()
 
-    def bind(self, hook: Hook | None = None) -> tuple[tuple[Parts, ...], Norms]:
-        """Return the blocks and the last norm, ready to run, with a hook after each intermediate or without hooks."""
-        return tuple(ready(block, hook) for block in self.blocks), norming(self.others, self.last_norm, hook)
+    def bind(self, hook: Hook | None = None) -> tuple[tuple[Parts, ...], Norms, Work | None, Work | None]:
+        """Return the blocks, the last norm, the last map and the pieces, ready to run.
+
+        There is a hook after each intermediate, or no hook.
+        """
+        last_map = pieces = None
+        if self.last_map:
+            last_map = hooked(hook, self.last_map, mapping(self.blocks[-1].modules[self.last_map], "last"))
+        if self.pieces:
+            pieces = piecing(self.blocks[0].modules, self.pieces, hook)
+        last_norm = norming(self.others, self.last_norm, hook)
+        return tuple(ready(block, i, hook) for i, block in enumerate(self.blocks)), last_norm, last_map, pieces
+
+    def width(self, dim: int) -> int:
+        """Return the width of the last hidden state; `dim`: of the blocks."""
+        return int(self.blocks[-1].modules[self.last_map].shape[0]) if self.last_map else dim
 
     @cached_property
     def shapes(self) -> list[Shape]:
@@ -139,66 +142,21 @@ class Stack:
     def module_inputs(self) -> dict[str, str]:
         """Path of a module -> the name of its input in a trace: attention's context, or a sum.
 
-        A sum is the input of the norm after it, or else of the first norm of the next part.
+        A sum is the input of the norm after it, or else of the first norm of the next part, or of its module.
         """
         inputs: dict[str, str] = {}
         summed = ""
-        for part in (part for block in self.blocks for part in block.parts):
-            if summed and part.pre_norm:
-                inputs[part.pre_norm] = summed
+        for modules, part in ((block.modules, part) for block in self.blocks for part in block.parts):
+            if summed and (first := part.pre_norm or (part.sum if part.sum in modules else "")):
+                inputs[first] = summed
             if isinstance(part.work, BoundAttention):
                 inputs[part.work.output] = part.work.context
-            summed = "" if part.post_norm else part.sum
+            summed = "" if part.post_norm or part.factor != 1 else part.sum
             inputs |= {part.post_norm: part.sum} if part.post_norm else {}
         return inputs | ({self.last_norm: summed} if summed and self.last_norm else {})
 
 
 # -- computing ---------------------------------------------------------------------------------------------------
-
-
-class Scratch(dict[tuple[str, int, int], Array]):
-    """Buffers that every block overwrites, by (name, rows, width): new memory would cost a page fault for each 4 KiB.
-
-    The blocks of a tile share them; the largest have `tokens` rows.
-    """
-
-    def __init__(self, tokens: int, dtype: np.dtype[Any]) -> None:
-        self.tokens, self.dtype, self.memory = tokens, dtype, dict[tuple[str, int], Array]()
-
-    def __missing__(self, key: tuple[str, int, int]) -> Array:
-        name, rows, width = key
-        if (name, width) not in self.memory:
-            self.memory[name, width] = np.zeros(self.tokens * width, self.dtype)  # padding rows need valid numbers too
-        buffer: Array = self.memory[name, width][: rows * width].reshape(rows, width)
-        self[key] = buffer
-        return buffer
-
-
-class _Run(NamedTuple):
-    """State that all blocks of one run share."""
-
-    rows: Rows
-    pieces: list[Piece]
-    angles: Mapping[str | None, tuple[Array, Array, str]]  # layer type -> cos and sin of each token, the pairing
-    shared: Mapping[Any, Any]  # position scheme -> values for the terms of all blocks
-    scratch: Scratch
-    weights: ScratchBuffer  # for converting stored weights
-    cache: KeyValueCache | None
-    few: bool  # products use panels
-    take: Array | None = None  # the rows that the last block keeps after its attention
-
-
-Work = Callable[[_Run, Array], Array]
-Norms = tuple[Callable[[Array], Array], ...]  # in place, in turn; empty if there is no norm
-
-
-class Ready(NamedTuple):
-    """One part of a block, ready to run: `x = post_norm(x + works(x))`; `works` include the other norms."""
-
-    works: tuple[Work, ...]
-    add: Callable[[Array, Array, Array | None], Array]
-    post_norm: Norms
-    attends: bool
 
 
 def run_model(
@@ -252,12 +210,12 @@ def run_blocks(
     cache: KeyValueCache | None = None,
     panels: bool = True,
 ) -> Array:
-    """Run all blocks and the last norm on a tile: x (tokens, dim) -> (tokens, dim). x may be overwritten.
+    """Run all blocks and the last norm and map on a tile: x (tokens, dim) -> (tokens, dim). x may be overwritten.
 
     take: the rows that the last block returns, None for all. panels: whether few tokens use panels; the bits are the
     same without. cache: the tokens follow the cached tokens of one text, and are added to the cache.
     """
-    blocks, last = stack.bound if hook is None else stack.bind(hook)
+    blocks, last, last_map, pieced = stack.bound if hook is None else stack.bind(hook)
     past, whole, dtype = cache.length if cache else 0, hook is not None, x.dtype
     # a hook receives the tokens of a tile without padding rows
     rows = kernel().usual if hook and stack.rows.text > 1 else stack.rows
@@ -268,12 +226,15 @@ def run_blocks(
         groups = [group for group in tile.groups(stack.by_distance, rows.text) if group.length or whole]
         groups = groups or [Group(0, tile.texts, 0, None, 0)] * whole  # a hook receives scores of no token too
         pieces = pieces_of(groups, stack.heads, stack.causal, stack.windows, dtype, past, whole)
-        angles = {}
+        angles, growth = {}, None
         if rotary := stack.rotary:
             positions = layout.filled(tile.where()[1])
             angles = {each: (*rotary.rotary(positions, each), rotary.pairing) for each in stack.rotations}
+            growth = rotary.query_factor(positions)
         shared = _shared_terms(stack.schemes, pieces) if stack.schemes else {}
-        run = _Run(rows, pieces, angles, shared, Scratch(layout.rows, dtype), ScratchBuffer(), cache, few)
+        run = Run(rows, pieces, angles, growth, shared, Scratch(layout.rows, dtype), ScratchBuffer(), cache, few)
+        if pieced:
+            run = run._replace(fed=pieced(run, x))
     for i, block in enumerate(blocks):
         if hook and i:
             hook.rows(f"hidden_states.{i}", x)
@@ -291,206 +252,13 @@ def run_blocks(
                 norm(x)
     for norm in last:
         norm(x)
+    if last_map:
+        x = last_map(run, x)
     if hook:
         hook.rows(f"hidden_states.{len(blocks)}", x)
     if cache:
         cache.length += tile.inputs.seq
     return x[layout.tokens]
-
-
-def ready(block: BoundBlock, hook: Hook | None = None) -> Parts:
-    """Return one block, ready to run. Absent norms and gates are dropped here, not in each call."""
-    parts = list[Ready]()
-    for pre_norm, sublayer, output_norm, summed, post_norm in block.parts:
-        attends = isinstance(sublayer, BoundAttention)
-        bind: Callable[..., tuple[Work, ...]] = attending if attends else feeding
-        works = _normed(norming(block.modules, pre_norm, hook), copied=True) + bind(block.modules, sublayer, hook)
-        works += _normed(norming(block.modules, output_norm, hook))
-        norms = norming(block.modules, post_norm, hook)
-        parts.append(Ready(works, hooked(hook, summed, np.add), norms, attends))
-    return tuple(parts)
-
-
-def norming(modules: Modules, path: str, hook: Hook | None = None) -> Norms:
-    """Return the norm at a path, applied in place; empty if there is none."""
-    return (hooked(hook, path, modules[path].in_place),) if path else ()
-
-
-def _normed(norms: Norms, copied: bool = False) -> tuple[Work, ...]:
-    """Return norms as a step of a run, in place or on a copy."""
-
-    def work(run: _Run, x: Array) -> Array:
-        y = x
-        if copied:
-            y = run.scratch["normed", len(x), x.shape[1]]
-            np.copyto(y, x)
-        for norm in norms:
-            norm(y)
-        return y
-
-    return (work,) if norms else ()
-
-
-def hooked(hook: Hook | None, name: str, work: F, pairs: bool = False) -> F:
-    """Call a hook after `work`, which returns one row for each token, or with `pairs` one number for each pair."""
-    if hook is None:
-        return work
-
-    def then(*arguments: Any) -> Array:
-        x: Array = work(*arguments)
-        if pairs:
-            hook.pairs(name, x, arguments[0].group)
-        else:
-            hook.rows(name, x)
-        return x
-
-    return then  # type: ignore[return-value]
-
-
-def hooked_halves(hook: Hook | None, name: str, first: F, second: F) -> tuple[F, F]:
-    """Call a hook after one linear layer that is computed in two halves: it receives both outputs as one."""
-    if hook is None:
-        return first, second
-    later: list[Array] = []
-
-    def both(*arguments: Any) -> Array:
-        x = np.concatenate([first(*arguments), second(*arguments)], axis=1)
-        hook.rows(name, x)
-        left, right = np.split(x, 2, axis=1)
-        later.append(right)
-        return left.copy()  # contiguous
-
-    return both, lambda *arguments: later.pop()  # type: ignore[return-value]
-
-
-def mapping(module: Linear, name: str) -> Work:
-    """Return a linear layer as a step of a run; `name`: its buffer in `Scratch`.
-
-    The output is always row-major, even for few rows: the bits of the next step depend on it.
-    """
-    width, bias, panels = module.shape[0], module.bias, module.panels
-    weight = None if module.stored else module.matrix(ScratchBuffer())
-    column_major = module.column_major
-
-    def work(run: _Run, x: Array) -> Array:
-        matrix = module.matrix(run.weights) if weight is None else weight
-        out, columns = run.scratch[name, len(x), width], run.rows.columns
-        if run.few and panels and len(x) <= FEW:  # in the last block few tokens may be taken of many
-            return panels.linear(x, bias, out)
-        if column_major or len(x) > columns:
-            return linear(x, matrix, bias, out)
-        y = linear(x, matrix, None, run.scratch["columns", len(x), width], columns)
-        if bias is not None:
-            return np.add(y, bias, out=out)
-        np.copyto(out, y)
-        return out
-
-    return work
-
-
-def attending(modules: Modules, attention: BoundAttention, hook: Hook | None = None) -> tuple[Work, ...]:
-    """Compute `equations.self_attention` piece by piece, then the output layer."""
-    maps = [hooked(hook, path, mapping(modules[path], f"projection {i}")) for i, path in enumerate(attention.maps)]
-    output = hooked(hook, attention.output, mapping(modules[attention.output], "sum"))
-    of_queries, of_keys = (_each_head(modules, attention, path, hook) for path in attention.norms)
-    score, weigh = (partial(each, attention) for each in (_scores, _weights))
-    score, weigh = hooked(hook, attention.scores, score, True), hooked(hook, attention.probabilities, weigh, True)
-    shared, head_dim = attention.key_heads != attention.heads, attention.head_dim
-    key_head = np.arange(attention.heads) // (attention.heads // attention.key_heads)  # the key head of each query head
-
-    def gather(run: _Run, x: Array) -> Array:
-        qkv = [project(run, x) for project in maps]
-        q, k, v = qkv if len(qkv) == 3 else np.split(qkv[0], attention.qkv_splits, axis=1)  # each (tokens, width)
-        for change in of_queries:
-            q = change(run, q)
-        for change in of_keys:
-            k = change(run, k)
-        if run.cache:
-            k, v = run.cache.joined(attention.scores, k, v)
-        context = run.scratch["context", len(x), q.shape[1]]
-        for piece in run.pieces:  # on one thread: BLAS's threads still spin, so a second one gains nothing
-            heads, queries, visible = piece.heads, piece.queries, piece.visible[attention.window]
-            their = key_head[heads] if shared else heads
-            # views (texts, heads, length, head_dim) of the rows of some sequences
-            q_, context_ = (
-                piece.group.of(x.reshape(len(x), attention.heads, head_dim)).swapaxes(1, 2)[:, heads, queries]
-                for x in (q, context)
-            )
-            k_, v_ = (
-                piece.keys.of(x.reshape(len(x), attention.key_heads, head_dim)).swapaxes(1, 2)[:, their, visible]
-                for x in (k, v)
-            )
-            np.matmul(weigh(piece, score(piece, run.shared, q_, k_)), v_, out=context_)
-        return context if run.take is None else context[run.take]
-
-    return hooked(hook, attention.context, gather), output
-
-
-def _scores(attention: BoundAttention, piece: Piece, shared: Mapping[Any, Any], q: Array, k: Array) -> Array:
-    """Return the scores of some queries for the keys that they see: (texts, heads, query, key)."""
-    scores = attention_scores(q, k, attention.scale)
-    for term in attention.terms:
-        gaps, past = piece.group.positions, piece.keys.length + piece.group.unseen - piece.group.length
-        queries = slice(past + piece.queries.start, past + piece.queries.stop)
-        positions = (some if gaps is None else gaps[some] for some in (queries, piece.visible[attention.window]))
-        scores += term.piece(shared[term.scheme], q, k, piece.heads, *positions)
-    return scores
-
-
-def _weights(attention: BoundAttention, piece: Piece, scores: Array) -> Array:
-    """Softmax over visible keys, in place."""
-    if not scores.size:
-        return scores
-    if piece.masks:
-        queries, visible = piece.queries, piece.visible[attention.window]
-        for some, mask in piece.masks(queries.start, queries.stop, visible.start, visible.stop, attention.window):
-            scores[..., some] += mask
-    y = softmax(scores, out=scores)
-    if attention.window is not None and piece.group.unseen:  # the last queries may see no key at all
-        y[..., max(0, piece.keys.length + attention.window - piece.queries.start) :, :] = 0
-    return y
-
-
-def _each_head(modules: Modules, attention: BoundAttention, path: str, hook: Hook | None) -> tuple[Work, ...]:
-    """Return the norm and rotation of queries or keys in each head; empty if there are none."""
-    norms = norming(modules, path, hook)
-    if not norms and not attention.rotated:
-        return ()
-    from minibert.equations.rotary import rotate  # imported here: most models do not need it
-
-    def work(run: _Run, x: Array) -> Array:
-        y = np.ascontiguousarray(x).reshape(len(x), x.shape[1] // attention.head_dim, attention.head_dim)
-        for norm in norms:
-            norm(y)
-        if attention.rotated:
-            cos, sin, pairing = run.angles[attention.layer_type]
-            y = rotate(y, cos[:, None], sin[:, None], pairing)
-        return y.reshape(x.shape)
-
-    return (work,)
-
-
-def feeding(modules: Modules, feed: BoundFeedForward, hook: Hook | None = None) -> tuple[Work, ...]:
-    """Return `feed_forward` of the equations."""
-    down = hooked(hook, feed.output, mapping(modules[feed.output], "sum"))
-    activate = hooked(hook, feed.activation, partial(activated, faster(feed.activate)))
-    gate: Work | None = None
-    if feed.gate == feed.up:
-        both, width = modules[feed.up], modules[feed.up].shape[0] // 2
-        halves = (both.part(slice(width)), both.part(slice(width, None)))  # views: neither is copied
-        gate, up = hooked_halves(hook, feed.up, *map(mapping, halves, ("gate", "hidden")))
-    else:
-        up = hooked(hook, feed.up, mapping(modules[feed.up], "hidden"))
-        if feed.gate:
-            gate = hooked(hook, feed.gate, mapping(modules[feed.gate], "gate"))
-
-    def work(run: _Run, x: Array) -> Array:
-        if gate is None:
-            return down(run, activate(up(run, x)))
-        hidden = activate(gate(run, x))  # (tokens, width)
-        return down(run, np.multiply(hidden, up(run, x), out=hidden))
-
-    return (work,)
 
 
 def _shared_terms(schemes: Mapping[Any, Any], pieces: Sequence[Piece]) -> dict[Any, Any]:

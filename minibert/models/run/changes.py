@@ -50,7 +50,7 @@ def run_changed(
     """
     shape, seen = (inputs.batch, inputs.seq), set[str]()
     _check_names(layer, stack, change)
-    y = np.zeros((*shape, layer.dim), layer.dtype)
+    y = np.zeros((*shape, stack.width(layer.dim)), layer.dtype)
     for tile in _by_length(inputs, keep, stack):
         recorder = Recorder(tile, shape, trace, change)
         y[recorder.where] = run_blocks(stack, _embedded(layer, tile, recorder), tile, hook=recorder)

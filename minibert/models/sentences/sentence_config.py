@@ -79,17 +79,18 @@ class SentenceConfig(NamedTuple):
 
     @classmethod
     def of(
-        cls, saved: SavedFolder, layer: EmbeddingLayer, config: Config, dtype: np.dtype[Any] | None
+        cls, saved: SavedFolder, layer: EmbeddingLayer, config: Config, dtype: np.dtype[Any] | None, dim: int
     ) -> SentenceConfig:
         """Read the settings of a folder.
 
-        layer, config: those of the encoder. dtype: the format of the dense layers; None: read no weight. Without
+        layer, config: those of the encoder; dim: the width of a token's vector. dtype: the format of the dense layers;
+        None: read no weight. Without
         modules.json a vector is the mean of the tokens, or the last token of a ForCausalLM: as in
         sentence-transformers.
 
         Raises CheckpointError with the file and the unknown entry.
         """
-        dim, longest = layer.dim, layer.max_length
+        longest = layer.max_length
         if layer.family is STATIC:
             return cls(**_static(saved, layer, dtype), static=True)
         if not saved.kind:
@@ -226,9 +227,9 @@ def _check_settings(settings: dict[str, Any], saved: SavedFolder) -> None:
     """Refuse settings of the transformer that change the result and are not computed here."""
     files, use = saved.beside, saved.kind
     task, gives, name = TASKS[use]
-    forward = [{"text": {"method": "forward", "method_output_name": given}} for given in (gives, [gives])]
+    forward = [{"method": "forward", "method_output_name": given} for given in (gives, [gives])]
     neutral: dict[str, Sequence[Any]] = {  # key -> values that change nothing
-        "transformer_task": (task,), "modality_config": forward, "module_output_name": (name,),
+        "transformer_task": (task,), "module_output_name": (name,),
         "processing_kwargs": (None, {}), "unpad_inputs": (None, True, False), "query_expansion": (None,),
     }  # fmt: skip
     read = {"max_seq_length", "do_lower_case", "query_length", "document_length", *["query_expansion"] * (use == MULTI)}
@@ -242,6 +243,10 @@ def _check_settings(settings: dict[str, Any], saved: SavedFolder) -> None:
             left = [x for x, y in (value or {}).items() if x not in known and not (x in DTYPES and y in FORMATS)]
             if left:
                 raise files.refuse(f"the transformer's {key!r} has {', '.join(map(repr, left))}, not known here")
+        elif key == "modality_config" and isinstance(value, dict) and "message" not in value:
+            # images and the like beside a text are not read; "message" would write each text into a chat template
+            if value.get("text") not in forward:
+                raise files.refuse(f"{key!r} computes texts by {value.get('text')!r}, expected {forward[0]!r}")
         elif key not in read and value not in neutral.get(key, ()):
             raise files.refuse(f"the transformer's setting {key!r} is {value!r}, which is not computed here in a {use}")
 

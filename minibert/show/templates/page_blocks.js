@@ -30,8 +30,8 @@ const tell = (i, j) => {
 };
 // how one weight comes about: from the query and the key to the score, by softmax to the weight, and whose value it takes
 const drawCell = (i, j) => {
-  const { scales, windows, rotated, normed, terms, width, key_heads: keyHeads, causal } = behind.scores;
-  const b = Number(chosenBlock.value), [query, name] = [i, j].map((position) => `“${data.tokens[position]}”`);
+  const { scales, windows, rotated, normed, terms, widths, key_heads: keyHeads, causal } = behind.scores;
+  const b = Number(chosenBlock.value), width = widths[b], [query, name] = [i, j].map((position) => `“${data.tokens[position]}”`);
   const weight = weights[i * count + j], lines = [];
   if (chosenHead.value === "mean") lines.push(["mean", `This is the mean of ${behind.heads} heads. Choose one head to see its query, key and score.`]);
   else if (weight === 0) {
@@ -47,7 +47,7 @@ const drawCell = (i, j) => {
       ...(biases ? [["bias", `${places(added)}, learned for the distance ${j - i}`]] : []),
       ["score", `${[`${places(score)} = scale * q · k`, ...(biases ? ["bias"] : []), ...terms].join(" + ")}`],
       ["weight", `${written(weight)} = exp(${places(score)}) / exp(${places(log)}), where exp(${places(log)}) is the sum of exp(score) over the row`],
-      ["value", `this share of the value of ${name} goes into this head's output for ${query}${keyHeads < behind.heads ? `; key and value are those of key head ${Math.floor(h / (behind.heads / keyHeads))}` : ""}`]);
+      ["value", `this share of the value of ${name} goes into this head's output for ${query}${keyHeads[b] < behind.heads ? `; key and value are those of key head ${Math.floor(h / (behind.heads / keyHeads[b]))}` : ""}`]);
   }
   document.getElementById("celled").replaceChildren(...lines.map(([what, text]) =>
     make("div", {}, make("dt", { textContent: what }), make("dd", { textContent: text }))));

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from minibert.families.parts.bound_blocks import BoundBlock
 from minibert.families.parts.heads import BoundHead
-from minibert.families.parts.plan import GIVEN, IDS, REAL, Plan, Step, given, layer_plan
+from minibert.families.parts.plan import GIVEN, IDS, PIECES, REAL, Plan, Step, given, layer_plan
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.blocks import Stack
@@ -137,7 +137,6 @@ def begin(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kept(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that later places need: the batch's, and the hidden states."""
-    return {
-        key: x for key, x in values.items() if key in (REAL, IDS, GIVEN, UNNORMED) or key.startswith("hidden_states.")
-    }
+    """Return the values that later places need: the batch's, the pieces of the blocks, and the hidden states."""
+    lasting = (REAL, IDS, GIVEN, PIECES, UNNORMED)
+    return {key: x for key, x in values.items() if key in lasting or key.startswith("hidden_states.")}

@@ -13,7 +13,7 @@ from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import ACTIVATIONS, BoundResidual
 from minibert.families.parts.config import replace
 from minibert.families.parts.heads import select_tokens
-from minibert.families.parts.modules import Embedding, LayerNorm, Linear, RMSNorm
+from minibert.families.parts.modules import Embedding, GemmaRMSNorm, LayerNorm, Linear, RMSNorm
 from minibert.families.parts.plan import Plan, Step, looked_up, times
 from minibert.families.parts.steps import Tokens
 from minibert.files.tables import convert, narrowed
@@ -189,9 +189,19 @@ def other_eps(eps: float) -> Wrong:
 
 def without_last_norm(at: At) -> Iterator[Step]:
     """Return the input of the last norm as the last hidden state."""
-    for step in at.steps("state"):
-        if at.block and step.of == (at.stack.last_norm,):
+    for step in at.plan.values() if at.block else ():
+        if step.of == (at.stack.last_norm,):
             yield step._replace(of=at.plan[step.of[0]].of)
+
+
+# -- pieces of the blocks ----------------------------------------------------------------------------------------
+
+
+def piece_of_next_block(at: At) -> Iterator[Step]:
+    """Take the piece of the next block, in the last block that of the first."""
+    for step in at.steps("piece"):
+        following = ((at.i or 0) + 1) % len(at.stack.blocks)
+        yield step._replace(formula=lambda x, number=following: x[..., number, :])
 
 
 # -- feed-forward, and residuals with the norms around them ------------------------------------------------------
@@ -337,6 +347,9 @@ MODULES: tuple[Mistake, ...] = (
     Mistake("weight without 1 +", "Gemma's RMSNorm multiplies by 1 + weight.",
             by_part("norm", lambda module: RMSNorm(module.weight, None, module.eps)
                     if getattr(module, "plus", 0) else None), on_vectors=True),
+    Mistake("weight with 1 +", "Gemma 1 to 3 multiply by 1 + weight; this RMSNorm multiplies by the weight itself.",
+            by_part("norm", lambda module: GemmaRMSNorm(module.weight, None, module.eps)
+                    if type(module) is RMSNorm and (module.weight != 1).any() else None), on_vectors=True),
     Mistake("weight and bias ignored", "Old files call them gamma and beta, and readers miss them.",
             other_norm(lambda module: (np.ones_like(module.weight), None, module.eps), biased), on_vectors=True),
     Mistake("gamma and beta exchanged", "gamma is the weight, which multiplies; beta is the bias, which is added.",
@@ -370,6 +383,12 @@ RESIDUALS_AND_HEADS: tuple[Mistake, ...] = (
             side_by_side, "whole", True),
     Mistake("residual missing", "Each part adds its output to its input, once.",
             by_part("sum", lambda part: lambda x, added: added), on_vectors=True),
+    Mistake("factor of the block left out", "A block's output is multiplied by layer_scalar, a number in the file.",
+            by_part("factor", lambda part: np.asarray), on_vectors=True),
+    Mistake("piece of the next block", "Block i receives piece i of the projection of the input rows.",
+            piece_of_next_block, on_vectors=True),
+    Mistake("projection's factor left out", "The projection of the input rows is divided by sqrt(dim) before its norm.",
+            by_part("pieces", lambda part: np.asarray), on_vectors=True),
     Mistake("last block missing", "Every block of the file is run.", without_last_block, on_vectors=True),
     # a model's head
     Mistake("word table where the head has its own", "The head has its own table in this file; only a tied head uses "

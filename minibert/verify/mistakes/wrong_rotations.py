@@ -105,6 +105,12 @@ def of_theta(theta: float, rotation: Rotation) -> Rotation | None:
     return rotation.of_base(theta) if rotation.of_base else Rotation(made)
 
 
+def other_type(known: Mapping[str | None, Rotation], name: str | None) -> Rotation | None:
+    """Return the rotation of another layer type whose heads are as wide; None if there is none."""
+    others = (known[other] for other in known if name and other != name)
+    return next((other for other in others if other.frequencies.size == known[name].frequencies.size), None)
+
+
 def half_of_head(rotation: Rotation) -> Rotation | None:
     """Rotate half of the pairs, by the angles of a head of half the width."""
     frequencies = rotation.frequencies[::2][: len(rotation.frequencies) // 2]
@@ -153,7 +159,7 @@ ROTATIONS: tuple[Mistake, ...] = (
     Mistake("half of each head rotated", "All numbers of a head are rotated, if config.json does not say less.",
             other_rotation(half_of_head)),
     Mistake("rotation of the other layer type", "Blocks with a window have another rope_theta.",
-            rotations(lambda known, name: next((known[other] for other in known if name and other != name), None))),
+            rotations(other_type)),
     Mistake("queries and keys in the order of rows for neighbours", "Files for programs that rotate neighbours have "
             "other rows of these maps: take the model's own file.", rows_for_neighbours),
     Mistake("rotary frequencies not scaled", "config.json names a rule, such as linear, ntk, llama3 or yarn, that "
