@@ -1,4 +1,4 @@
-"""Plant sixty mistakes in a copy of the package, one after the other, and see whether the wing's tests notice.
+"""Plant sixty mistakes in a copy of the package, one after the other, and see whether its tests notice.
 
 python scripts/mutants.py            all of them, an hour on two busy cores; exit code 1 if a mistake survives
 python scripts/mutants.py hub bulk   those of these wings
@@ -6,7 +6,7 @@ python scripts/mutants.py hub bulk   those of these wings
 Run it before and after tests are shortened: a mistake that was caught has to be caught again. The tree is not touched,
 and its tests pass before. A mistake is a file, a text that occurs once in it, and the text to put in its place: a text
 that is no longer found is an error, so the list follows the code. The files that should notice run first, then the
-whole wing.
+whole package.
 """
 
 from __future__ import annotations

@@ -322,7 +322,7 @@ def _show(
     report.accepted = {d.key: d.accepted(shares) for d in summed}
     wrong = [d for d in summed if not report.accepted[d.key]]
     whole = _places(places, whose, shares) if subject.has_places else _intermediates(summed, whose, shares)
-    factor = max(d.share for d in report.compared)  # of a narrower format
+    factor = max(d.share for d in report.compared)  # 0 unless a narrower format is named
     allowed = f"{factor:g} times that of our own computation in {form}" if factor else ""
     report.say(*whole, "", subject.words(whose, against, allowed), "")
     if not wrong:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-LINK = re.compile(r"(!?)\[([^][\n]+)\]\((?!https?:)([\w./-]+)[\w#-]*\)")
+LINK = re.compile(r"(!?)\[([^][]+)\]\((?!https?:)([\w./-]+)[\w#-]*\)")
 
 
 class LongDescription(MetadataHookInterface):

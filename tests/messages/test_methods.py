@@ -316,7 +316,7 @@ ROWS += [
     (KeyError, "no 'embeddings.LayerNom'; did you mean embeddings.Lay", lambda of: of("bert")["embeddings.LayerNom"]),
     *((AttributeError, f"no attribute '{name}'; {says}", lambda of, name=name: getattr(minibert, name))
       for name, says in (("compre", "did you mean compare"), ("SentenceTransformer", "load_encoder opens its models"))),
-    (TypeError, "^compare: got an .*; did you mean against", lambda of: minibert.compare(DENSE, agianst="a")),
+    (TypeError, "^compare: got an .*; did you mean tolerance", lambda of: minibert.compare(DENSE, "a", tolerence=1)),
 ]  # fmt: skip
 ROWS += [
     (AttributeError, message, lambda of, name=name, part=part: getattr(part(of(DENSE)), name))

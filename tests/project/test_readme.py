@@ -90,7 +90,10 @@ def test_the_commands_of_the_doors_run(minilm: Path, tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINIBERT_MODEL", str(minilm))
     Path("questions.txt").write_text("we lived above the clouds\n")
-    commands = [shlex.split(line) for line in re.findall(r"`minibert (\w+ [^`]+)`", README.replace("\n", " "))]
+    commands = [
+        shlex.split(line)
+        for line in re.findall(r"`minibert (\w+ [^`]+)`", README.split("## Beside")[0].replace("\n", " "))
+    ]
     assert [command[0] for command in commands] == ["explain", "verify", "verify", "encode", "similar"]
     assert _opened("explain")[1].parse(commands[0][1:]).live
     assert [main(command) for command in commands[1:]] == [0] * 4

@@ -119,12 +119,13 @@ def test_each_mistake_is_rejected_and_named(name: str, tmp_path: Path) -> None:
 NORMED = {ONE_PASS, "eps outside the root"}  # an eps of 1e-12 is too small to show
 # case -> mistakes that generated batches do not show: no cache shifts the positions of an encoder-decoder, DeBERTa
 # projects the sum before a trace has it, Ernie's rows have a large variance
+SMALL_EPS = NORMED | {"eps outside the root, with eps 1e-08"}  # below the rounding of a config's eps of 1e-12
 UNSEEN: dict[str, set[str]] = {
-    "bert": NORMED,
-    "ernie": NORMED,
-    "convbert": NORMED,
-    "albert": NORMED,
-    "xlm": NORMED,
+    "bert": SMALL_EPS,
+    "ernie": SMALL_EPS | {"eps 1e-08"},
+    "convbert": SMALL_EPS,
+    "albert": SMALL_EPS,
+    "xlm": SMALL_EPS,
     "roberta": {ONE_PASS},
     "mpnet-pad5": {ONE_PASS},
     "deberta-v2": {ONE_PASS, "rows added in the other order"},

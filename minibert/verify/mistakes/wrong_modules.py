@@ -58,7 +58,7 @@ def to_q8_0(x: Array) -> Array:
 
 
 ROUNDINGS: Mapping[str, Formula] = {"float16": to_float16, "bfloat16": to_bfloat16}
-FORMATS: Mapping[str, Formula] = {**ROUNDINGS, "q8_0": to_q8_0}  # of a port's computation
+FORMATS: Mapping[str, Formula] = {**ROUNDINGS, "q8_0": to_q8_0}  # in which a port may compute
 
 
 def quantized(at: At) -> Iterator[Step]:
