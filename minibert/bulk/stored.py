@@ -61,7 +61,7 @@ SET: Metadata = {  # the settings that readers use; all shards of a folder have 
     "commit": str | None, "model_path": str,
 }  # fmt: skip
 IDENTITY, FILES = "identity", "model_sha256"  # the model: `Encoder.identity`, or in older folders the sha256 of files
-# a continued run may find the model elsewhere; "truncated" counts one shard's texts, "cut" those before it too
+# a continued run may find the model elsewhere; "truncated" counts one shard's texts, "cut" also the texts before it
 MAY_DIFFER = ("model_path", "truncated")
 
 

@@ -138,7 +138,7 @@ def _read(file: str) -> Iterator[str]:
 def _in_chunks(
     chunks: Iterable[list[str]], truncated: list[Truncated], answers: Callable[[list[str]], Iterator[str]]
 ) -> Iterator[str]:
-    """Yield the answers of all chunks; `truncated` counts the questions of each chunk from 0, and here those of all."""
+    """Yield the answers of all chunks; `truncated` then counts over all chunks, not within one."""
     start = 0
     for chunk in chunks:
         before = len(truncated)

@@ -43,7 +43,7 @@ class Encoder(WordPrediction, PairScoring, Labels, Sparse, TokenPairs):
     def __init__(
         self, *model: Any, reopen: Callable[[], Encoder], settings: Mapping[str, Any] = {}, **options: Any
     ) -> None:
-        """settings: those of config.json that input layer and blocks read."""
+        """settings: the keys of config.json that input layer and blocks read."""
         super().__init__(*model, **options)
         self._reopen, self._settings = reopen, settings
 

@@ -1,7 +1,7 @@
 """The input layer, blocks and head at work on one text, as one HTML page: what `minibert explain --html` writes.
 
 The page is one string that needs nothing else: no network, no framework, no font. `templates/page.html` is its frame,
-with the style; `page_base.js` and `page_rows.js` are its script. The numbers are those of the trace, to the bit: the
+with the style; `page_base.js` and `page_rows.js` are its script. The numbers are the trace's, to the bit: the
 script only draws them. A page has 4 bytes for each number, times 4/3 for base64: about 16 kB for a token of a layer
 that is 768 wide. `page_parts` has its parts, `prediction` the head's.
 """

@@ -9,7 +9,7 @@ Only the direct path counts, from a part through the norms to the head. If a par
 feed-forward, that effect belongs to the later part's share.
 
 The last section is this part of the page of `minibert explain --html`, with its template `page_prediction.html` and its
-script `page_prediction.js`. The logits are those of the trace; a page holds only the likeliest labels.
+script `page_prediction.js`. The logits are the trace's; a page holds only the likeliest labels.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def read_against(against: Against) -> Port:
     """Open another program's numbers, in any supported form.
 
     A file as `save` writes it; a folder of transformers' debugger; an ONNX model; or a dict of arrays, named as in a
-    file. Raises ValueError, which says what is expected, and the errors of reading.
+    file. Raises ValueError, which names the expected value, and the errors of reading.
     """
     if isinstance(against, Mapping):
         arrays = {str(name): _array(f"against[{name!r}]", x) for name, x in against.items()}

@@ -126,7 +126,7 @@ class Linear:
     product: the function that computes it; an input layer's is `equations.project`.
     panels: the weight once more, for products of few rows: see `bound_blocks.lay_out`.
 
-    A weight that is a table stays as it is stored, and is converted for each use, to aligned numbers. A misaligned
+    A weight in a table stays as it is stored, and is converted for each use, to aligned numbers. A misaligned
     array is copied once, or BLAS would do so at each call.
     """
 

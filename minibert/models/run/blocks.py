@@ -3,7 +3,7 @@
 Matrix products, norms and activations are computed for all tokens of a tile at once, and attention for the sequences of
 one length. Therefore nothing is computed for padding, and masks hide only later tokens and tokens outside a window.
 
-`ready_blocks` has what is computed in a block.
+`ready_blocks` computes one block.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ HEADS = {SPARSE: "masked_word", PAIRS: "classes", "": "classes"}  # class of a f
 
 
 def identity_of(encoder: Sentences, settings: Mapping[str, Any], digests: Mapping[str, str]) -> str:
-    """Return the identity; `settings`: those of config.json that were read, `digests`: see `parameter_digests`."""
+    """Return the identity; `settings`: the keys of config.json that were read, `digests`: see `parameter_digests`."""
     family, blocks = encoder.embeddings.family, encoder.block_family
     silent = {*SILENT, *family.only, *blocks.only}
     described = {

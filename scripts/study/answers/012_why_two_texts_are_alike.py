@@ -3,8 +3,8 @@
 #
 # 1. It is symmetric, since `x_i . x_j = x_j . x_i`. For 79 % of the tokens the pair with itself is its row's largest,
 #    and not for all: a short vector can have a larger product with a long one.
-# 2. By at most 0.06. That is more than without the vectors of all three (0.04, step 2): now no other token sees the
-#    full stop either.
+# 2. By at most 0.06, more than without the vectors of all three (0.04, step 2): now no other token sees the full stop
+#    either.
 
 # %%
 itself = [encoder.similarity_pairs(one, one).pairs for one, _ in KINDS["alike"]]
