@@ -1,7 +1,8 @@
 """The live page, `minibert explain --live`: its answers, JSON in and JSON out, and the server that sends them.
 
-Every number comes from a `trace`, with `change=` for a head that is off or a token that is replaced, or
-from a formula of `equations` on it. The page is the page of `minibert explain --html` with one more part, and draws each state as that page does.
+Every number comes from a `trace`, with `change=` for a head that is off or a token that is replaced, or from a formula
+of `equations` on it. The page is the page of `minibert explain --html` with one more part, and draws each state as that
+page does.
 
 Only a caller who has the URL may ask: its token opens the page, and the script sends the token with each question. The
 server refuses a request to a name that is not this machine's, and a request from a page of another origin.

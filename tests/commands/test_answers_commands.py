@@ -127,7 +127,7 @@ def test_lines_in_the_order_of_their_scores(command: list[str], tmp_path: Path, 
 def test_lines_of_late_interaction(tmp_path: Path, capsys: Printed) -> None:
     file = made(tmp_path / "a.txt", f"we\n{'we lived ' * 20}\n")
     for command in ("rank", "similar"):
-        assert "1 text truncated" in ran(capsys, command, "the clouds", "--file", file, "-m", LATE)[1]
+        assert "1 line truncated" in ran(capsys, command, "the clouds", "--file", file, "-m", LATE)[1]
     out = ran(capsys, "similar", "the clouds", "we lived", "-m", LATE)[0].splitlines()
     encoder, texts = minibert.load_encoder(LATE), ["the clouds", "we lived"]
     want = encoder.similarity(encoder.encode_query(texts), encoder.encode_document(texts))

@@ -304,7 +304,8 @@ def test_info_of_a_real_model(minilm: Path, capsys: Printed) -> None:
     always = "always" if kernel().always else "with same_bits=True" + " (tried)" * (kernel().same is None)
     assert facts.splitlines()[-1] == f"same bits         {always}; BLAS kernel {kernel().name}"
     assert err == ""
-    assert max(map(len, out.splitlines())) <= 80
+    # an identity is copied whole
+    assert max(len(line) for line in out.splitlines() if not line.startswith("identity")) <= 80
 
 
 def test_info_of_a_tiny_model(folder: Path, capsys: Printed) -> None:

@@ -130,7 +130,7 @@ def test_without_positions_each_query_head_has_its_own_key_head(name: str, loade
     if name == "modernbert":
         q, k = np.split(trace[own.maps[0]], 3, axis=-1)[:2]
     else:
-        q, k = (trace[path] for path in (own.norms if name == "qwen3" else own.maps[:2]))
+        q, k = (trace[path] for path in (own.norms[:2] if name == "qwen3" else own.maps[:2]))
     q, k = (x.reshape(*IDS.shape, -1, own.head_dim) for x in (q, k))
     assert (q.shape[2], k.shape[2]) == (4, own.key_heads)
     for head in range(4):

@@ -20,7 +20,7 @@ from minibert.equations import fast
 from minibert.equations.fast import attention_scores
 from minibert.equations.input_layer import Array
 from minibert.models.heads.prediction import go_on
-from minibert.models.run import blocks, packing
+from minibert.models.run import packing, ready_blocks
 from minibert.models.run.attention import KeyValueCache
 
 CUT = 1e-5  # between two cuts of one batch: a product's bits depend on its rows; measured 2e-6
@@ -127,7 +127,7 @@ def test_no_score_is_computed_beyond_a_window_nor_after_a_token(name: str, monke
         counted.append(q.shape[-3] * q.shape[-2] * k.shape[-2])
         return attention_scores(q, k, *others)
 
-    monkeypatch.setattr(blocks, "attention_scores", counting)
+    monkeypatch.setattr(ready_blocks, "attention_scores", counting)
     with CASE[name].load(threads=1) as encoder:
         encoder(ids(length))
         stack = encoder.stack
@@ -177,8 +177,8 @@ def test_positions_that_skip_padding_go_on_too(tmp_path: Path, parts: list[int])
 def test_one_more_token_is_one_row_of_each_map(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing fills it up: a text that is written on is alone, and other rows would take as long as itself."""
     rows: list[int] = []
-    plain = blocks.linear
-    monkeypatch.setattr(blocks, "linear", lambda x, *rest: [rows.append(len(x)), plain(x, *rest)][1])
+    plain = ready_blocks.linear
+    monkeypatch.setattr(ready_blocks, "linear", lambda x, *rest: [rows.append(len(x)), plain(x, *rest)][1])
     with CASE[name].load() as encoder:
         cache = KeyValueCache()
         go_on(encoder, [5, 6, 7], cache)

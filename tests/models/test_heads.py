@@ -24,7 +24,7 @@ from minibert.families.rows import BLOCKS, HEADS
 from minibert.files.tokenizer import Encoded
 from minibert.models.heads import heads as computing
 from minibert.models.heads.heads import logit_pieces, logits_of, tokens_of
-from minibert.models.run import blocks
+from minibert.models.run import ready_blocks
 from minibert.models.run.packing import padded
 from minibert.threads.kernels import kernel
 
@@ -206,9 +206,9 @@ def test_only_what_is_taken_leaves_the_last_block(case: EncoderCase) -> None:
 
 def test_the_last_block_s_feed_forward_sees_the_taken_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[int] = []
-    plain = blocks.linear
+    plain = ready_blocks.linear
 
-    monkeypatch.setattr(blocks, "linear", lambda x, *rest: [rows.append(len(x)), plain(x, *rest)][1])
+    monkeypatch.setattr(ready_blocks, "linear", lambda x, *rest: [rows.append(len(x)), plain(x, *rest)][1])
     with HEAD_CASE["bert-classes"].load() as encoder:
         encoder.logits(IDS)
         stack = encoder.stack

@@ -45,7 +45,8 @@ def by_plan(
 
     def wrong() -> Iterator[tuple[str, str, Any]]:
         for name, why, x in way.wrong(key, of):
-            if x.shape == way[key].shape:
+            # an exercise is given its eps, so an eps that a port writes down has no name here
+            if x.shape == way[key].shape and ", with eps " not in name:
                 yield *RENAMED.get(name, (name, why)), part(x)
         yield from more()
 
