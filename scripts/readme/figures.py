@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print README's table of figures: size counted now, all else from the benchmark's last whole run.
+"""Print README's table of figures: size counted now, all else from the benchmark's last run.
 
 python scripts/readme/figures.py        needs the extra `bench`, whose packages are counted
 """
