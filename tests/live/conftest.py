@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-MARKS = {"reference", "network", "browser", "adapters", "clients"}
+MARKS = {"reference", "network", "browser", "adapters", "clients", "slow"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m leaves any out
