@@ -165,4 +165,4 @@ def check_that_it_runs_where_it_was_moved(lab: Path, name: str) -> None:
         resources = {"metadata": {"path": str(lab / "answers")}}
         nbclient.NotebookClient(notebook, timeout=CHILD_SECONDS, kernel_name="python3", resources=resources).execute()
     printed = "".join(str(output.get("text", "")) for cell in notebook.cells for output in cell.get("outputs", ()))
-    assert "model: " in printed and printed.count(": right\n") == 8
+    assert "model: " in printed and printed.count(": right\n") == 9
