@@ -67,7 +67,7 @@ EMBEDDING_GEMMA2_TEXT = replace(
     model_type="embedding_gemma2_text",
     steps=(GEMMA_TOKENS,),
     prefixes=("language_model.",),  # in a file of the whole model
-    tokenizer="GemmaTokenizer",
+    tokenizer="TokenizersBackend",
     attention=_rotary,
     defaults={
         "num_key_value_heads": 2, "head_dim": 256, "global_head_dim": 512, "num_global_key_value_heads": 1,
