@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 from .text import counted, size
 
+MOST_BLOCKS = 256  # whose sizes are compared: a damaged config may name any number of blocks
+
 
 def info(
     layer: EmbeddingLayer,
@@ -112,7 +114,7 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
         return {"blocks": f"not computed: minibert knows only the input layer of {family.model_type}"}
     config = row.configure(family, layer.config, "config.json")
     count, width = row.count(config), row.feed.width(config)
-    kinds = sorted({row.attend.sizes(config, i) for i in range(count)}, reverse=True)
+    kinds = sorted({row.attend.sizes(config, i) for i in range(min(count, MOST_BLOCKS))}, reverse=True)
     heads = " or ".join(
         f"{own} heads of {head_dim}" + f" that share {counted(key_heads, 'key head')}" * (key_heads < own)
         for own, key_heads, head_dim in kinds
