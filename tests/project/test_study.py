@@ -264,7 +264,7 @@ def write_t5(folder: Path) -> Path:
         ("001_gpt2_positions", "GPT2", gpt2_of_letters, ()),
         ("gpt2_blocks", "GPT2", gpt2_of_letters, ()),
         ("002_sinusoids_t5", "T5", write_t5, ("model: my-own\n", "('the', ")),
-        ("t5_relative_bias", "T5", write_t5, ("Embedding(32, 2)\n", "relative bias (2, 160, 160)")),
+        ("t5_relative_bias", "T5", write_t5, ("(32, 2) (buckets, heads)\n", "relative bias (2, 160, 160)")),
     ],
 )
 def test_a_given_model_is_looked_at(
