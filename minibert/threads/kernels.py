@@ -92,6 +92,7 @@ KERNELS = (
     Kernel("SkylakeX", _SKYLAKEX, _SKYLAKEX, small=True),
     Kernel("Cooperlake", _SKYLAKEX, _SKYLAKEX, small=True),
     Kernel("Haswell", _FOURS, Rows(text=12, total=12)),
+    Kernel("Zen", _FOURS, Rows(text=12, total=12)),  # Haswell's kernel, under NumPy 2.0 on AMD
     Kernel("Sandybridge", _FOURS, _FOURS),
 )
 
