@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 from .text import counted, size
 
-MOST_BLOCKS = 256  # whose sizes are compared: a damaged config may name any number of blocks
+MOST_BLOCKS = 256  # a damaged config may name any number of blocks; the sizes of the first ones are compared
 
 
 def info(
