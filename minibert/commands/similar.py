@@ -90,15 +90,15 @@ def run_similar(arguments: Any) -> None:
             print_lines(table(encoder, texts, truncated))
         else:
             nearest_lines = nearest(encoder, texts[0], file, arguments.k, truncated, of_lines, empty)
-            print_lines(shown(encoder, texts[0], nearest_lines, arguments.why))
+            print_lines(lines_of(encoder, texts[0], nearest_lines, arguments.why))
     tell_empty(len(empty))
     tell_truncated(truncated)
     tell_truncated(of_lines, "line", empty=empty)
 
 
-def shown(encoder: Encoder, text: str, lines: list[tuple[float, str]], why: bool) -> Iterator[str]:
+def lines_of(encoder: Encoder, text: str, results: list[tuple[float, str]], why: bool) -> Iterator[str]:
     """Yield each line after its similarity, and with `why` its largest pairs of tokens."""
-    for score, line in lines:
+    for score, line in results:
         yield f"{score:.3f}  {line}"
         if why:
             yield why_line(encoder.similarity_pairs(text, line, ("query", "document")))

@@ -80,7 +80,7 @@ EMBEDDING_GEMMA2_TEXT = replace(
 EMBEDDING_GEMMA2 = replace(
     EMBEDDING_GEMMA2_TEXT,
     model_type="embedding_gemma2",
-    # where another tower's rows would stand, a text has the padding row, as in the reference
+    # ids of pictures, videos and sounds have the padding row, as in the reference
     steps=(replace(GEMMA_TOKENS, padded=OTHER_IDS),),
     section="text_config",
     beside_section=OTHER_IDS,

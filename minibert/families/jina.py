@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.block_names import LegacyName
 from minibert.families.parts.block_parts import Blocks, FeedForward, Residual
 from minibert.families.parts.config import replace
 from minibert.families.parts.steps import Norm
 
-from .bert import BERT_DEFAULTS, NORM, TYPE, WORD
+from .bert import BERT_DEFAULTS, TYPE, WORD
 from .family import scheme
 from .gte import GTE_BLOCKS
-from .roberta import MPNET_HEADS, XLM_ROBERTA
+from .roberta import MPNET_HEADS, XLM_ROBERTA, flash_names
 from .rows import ModelType
 
 JINA_EMBEDDINGS_V3 = replace(
     XLM_ROBERTA,
     model_type="jina_embeddings_v3",
     attention=scheme("rotary", theta=20000.0),
-    # the file calls the norm emb_ln, the module is embeddings.LayerNorm
-    steps=(
-        replace(WORD, head="lm_head.decoder.weight"),
-        TYPE,
-        replace(NORM, names=("embeddings.LayerNorm", "emb_ln")),
-    ),
-    checked_prefixes=("embeddings.", "emb_ln."),
+    steps=(replace(WORD, head="lm_head.decoder.weight"), TYPE, XLM_ROBERTA.steps[-1]),
     defaults={
         **BERT_DEFAULTS, "layer_norm_eps": 1e-5, "pad_token_id": 1, "type_vocab_size": 1,
         "max_position_embeddings": 8194,
@@ -43,14 +36,10 @@ JINA_EMBEDDINGS_V3_BLOCKS = Blocks(
     ),
     checked_prefixes=("layers.", "encoder.layers."),
     older_path="encoder.layers.{i}",
-    older={
-        **{f"self_attn.{name}_proj": LegacyName("mixer.Wqkv", part, 3) for part, name in enumerate("qkv")},
-        "self_attn.o_proj": LegacyName("mixer.out_proj"),
-        "mlp.fc1": LegacyName("mlp.fc1"),
-        "mlp.fc2": LegacyName("mlp.fc2"),
-        "post_attention_layernorm": LegacyName("norm1"),
-        "post_mlp_layernorm": LegacyName("norm2"),
-    },
-)
+    older=flash_names(
+        [f"self_attn.{name}_proj" for name in "qkv"], "self_attn.o_proj", "post_attention_layernorm", "mlp.fc1",
+        "mlp.fc2", "post_mlp_layernorm",
+    ),
+)  # fmt: skip
 
 ROWS = (ModelType(JINA_EMBEDDINGS_V3, JINA_EMBEDDINGS_V3_BLOCKS, MPNET_HEADS),)

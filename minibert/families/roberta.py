@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from minibert.families.parts.block_names import LegacyName
 from minibert.families.parts.block_parts import Attention, Blocks, Residual
 from minibert.families.parts.config import replace
@@ -55,18 +57,27 @@ MPNET = replace(
 )
 
 
+def flash_names(
+    qkv: Sequence[str], output: str, attention_norm: str, up: str, down: str, feed_norm: str
+) -> dict[str, LegacyName]:
+    """Return the names in files for flash attention, by the reference's paths of the same modules."""
+    return {
+        **{path: LegacyName("mixer.Wqkv", part, 3) for part, path in enumerate(qkv)},
+        output: LegacyName("mixer.out_proj"),
+        attention_norm: LegacyName("norm1"),
+        up: LegacyName("mlp.fc1"),
+        down: LegacyName("mlp.fc2"),
+        feed_norm: LegacyName("norm2"),
+    }
+
+
 XLM_ROBERTA_BLOCKS = replace(
     BERT_BLOCKS,
     older_path="encoder.layers.{i}",
-    older={
-        **{f"attention.self.{name}": LegacyName("mixer.Wqkv", part, 3)
-           for part, name in enumerate(("query", "key", "value"))},
-        "attention.output.dense": LegacyName("mixer.out_proj"),
-        "attention.output.LayerNorm": LegacyName("norm1"),
-        "intermediate.dense": LegacyName("mlp.fc1"),
-        "output.dense": LegacyName("mlp.fc2"),
-        "output.LayerNorm": LegacyName("norm2"),
-    },
+    older=flash_names(
+        [f"attention.self.{name}" for name in ("query", "key", "value")], "attention.output.dense",
+        "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm",
+    ),
 )  # fmt: skip
 
 MPNET_BLOCKS = Blocks(

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -23,7 +22,7 @@ from minibert.families.static import STATIC
 from minibert.files.writing import same_file
 from minibert.models.open.load import is_folder, load
 from minibert.models.open.load_encoder import load_encoder
-from minibert.models.run.attributes import unexpected
+from minibert.models.sentences.sentences import complete, shows
 from minibert.threads.computing import on_one_thread
 
 from . import printed, shipped
@@ -69,6 +68,7 @@ DEFAULTS: Mapping[str, Any] = {
 }  # fmt: skip
 
 
+@shows(DEFAULTS, CompareOptions)
 def compare(
     model: str | os.PathLike[str],
     against: str | os.PathLike[str] | Mapping[str, Array] | Array,
@@ -88,7 +88,7 @@ def compare(
     Raises TypeError for an argument of another type. An error that ends the command with 2 or 3 is raised too:
     ValueError and OSError if a comparison is not possible, MinibertError for a model that cannot be opened.
     """
-    chosen = _complete(options)
+    chosen = complete(DEFAULTS, compare, (), options)
     if isinstance(against, str) and not against:
         raise ValueError("against is empty; name a file or a folder")
     if not isinstance(model, str | os.PathLike):
@@ -115,19 +115,6 @@ def compare(
     return verify_vectors(os.fspath(model), numbers, texts, **hub)
 
 
-def _complete(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all options of a call, in order. Raises TypeError for an unknown option."""
-    for name in options.keys() - DEFAULTS.keys():
-        raise unexpected(compare, name)
-    return {**DEFAULTS, **options}
-
-
-_own = [*signature(compare).parameters.values()][:-1]
-_types = {name: each.__forward_arg__ for name, each in CompareOptions.__annotations__.items()}
-_own += [Parameter(name, Parameter.KEYWORD_ONLY, default=x, annotation=_types[name]) for name, x in DEFAULTS.items()]
-compare.__signature__ = signature(compare).replace(parameters=_own)  # type: ignore[attr-defined]  # `help` reads it
-
-
 @on_one_thread  # in products this small BLAS's threads mostly wait for each other
 def verify(
     model: str,
@@ -149,7 +136,8 @@ def verify(
     Raises ValueError if there is nothing to compare with and nothing to save, if `save` is the file to compare with or
     one of the model's own, and for an `only` that the model does not know.
     """
-    encoder, side, _, only, tolerance, form, batches, *_ = _complete({"encoder": False, **options}).values()
+    chosen = complete(DEFAULTS, compare, (), {"encoder": False, **options})
+    encoder, side, _, only, tolerance, form, batches, *_ = chosen.values()
     hub: dict[str, Any] = {name: options[name] for name in ("revision", "local_files_only") if name in options}
     if save is not None and isinstance(against, str | os.PathLike) and same_file(save, against):
         raise ValueError(f"{save} and {against} are one file: saving would overwrite the numbers to compare with")

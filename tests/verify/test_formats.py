@@ -17,16 +17,23 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.models.open.load_encoder import load_encoder
+from minibert.verify.mistakes import wrong_modules
 from minibert.verify.mistakes.wrong_modules import ROUNDINGS
 from minibert.verify.places import differing, places
 from minibert.verify.report import Comparison
 from minibert.verify.subjects import EncoderSubject
 from minibert.verify.traces import Traces, trace, write_traces
+from minibert.verify.verify import FORMATS
 
 Array = np.ndarray[Any, Any]
 DDOF = "variance divided by dim - 1"
 # of two batches of a model of 16 numbers; MiniLM's are enough for these too
 HIDDEN = {("activation gelu_new", "float16"), ("activation gelu_new", "bfloat16"), ("eps 0.001", "bfloat16")}
+
+
+def test_each_format_has_its_rounding() -> None:
+    """`verify` names the formats without importing the roundings."""
+    assert ("float32", *wrong_modules.FORMATS) == FORMATS
 
 
 class Narrow(loops.Port):

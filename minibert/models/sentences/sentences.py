@@ -92,15 +92,16 @@ ENCODE: Mapping[str, Any] = {
 
 
 def shows(defaults: Mapping[str, Any], options: type[Any]) -> Callable[[F], F]:
-    """Show the options in a method's signature, in place of `*given` and `**options`: `help` reads it."""
+    """Show the options in a signature, in place of `**options`, and of `*given` if there is one: `help` reads it."""
     types = {"output_value": "str", **{name: each.__forward_arg__ for name, each in options.__annotations__.items()}}
-    kind = Parameter.POSITIONAL_OR_KEYWORD
-    shown = [Parameter(name, kind, default=value, annotation=types[name]) for name, value in defaults.items()]
 
     def show(method: Any) -> Any:
-        own = list(signature(method).parameters.values())
-        place = [each.name for each in own].index("given")
-        method.__signature__ = signature(method).replace(parameters=[*own[:place], *shown, *own[place + 1 : -1]])
+        *others, _ = signature(method).parameters.values()
+        names = [parameter.name for parameter in others]
+        place = names.index("given") if "given" in names else len(names)
+        kind = Parameter.POSITIONAL_OR_KEYWORD if "given" in names else Parameter.KEYWORD_ONLY
+        shown = [Parameter(name, kind, default=value, annotation=types[name]) for name, value in defaults.items()]
+        method.__signature__ = signature(method).replace(parameters=[*others[:place], *shown, *others[place + 1 :]])
         return method
 
     return show

@@ -98,9 +98,8 @@ def check_sum(model: Sentences) -> None:
     elif own.result == "dense" and len(own.poolings) > 1:
         wrong = f"the vector joins the poolings {', '.join(own.poolings)}, and one pooling alone is a sum"
     elif own.result == "dense" and (own.picks or own.poolings[0] not in SUMS):
-        token = "the end token" if own.picks else {"cls": "the first token", "lasttoken": "the last token"}
-        named = token if isinstance(token, str) else token[own.poolings[0]]
-        wrong = f"the vector is that of {named} alone, no sum over tokens{ONE_TOKEN}"
+        token = "end" if own.picks else {"cls": "first", "lasttoken": "last"}[own.poolings[0]]
+        wrong = f"the vector is that of the {token} token alone, no sum over tokens{ONE_TOKEN}"
     if wrong:
         raise error_of(ValueError, wrong)
     for step in own.after if own.result == "dense" else ():

@@ -44,7 +44,7 @@ def to_int8(x: Array) -> Array:
 
 
 def to_q8_0(x: Array) -> Array:
-    """Round each 32 numbers of a row to 255 steps, times a scale in float16: GGUF's Q8_0. Other rows stay.
+    """Round each 32 numbers of a row to 255 steps, times a scale in float16: GGUF's Q8_0. The other rows stay.
 
     >>> to_q8_0(np.array([127.0, 0.6] + [0.0] * 30, np.float32))[:2]
     array([127.,   1.], dtype=float32)
