@@ -218,12 +218,7 @@ def post_norm_block(
 
 
 def pre_norm_block(
-    x: Array,
-    block: Block,
-    heads: int,
-    eps: float = 1e-5,
-    activation: Activation = gelu_tanh,
-    mask: Array | None = None,
+    x: Array, block: Block, heads: int, eps: float = 1e-5, activation: Activation = gelu_tanh, mask: Array | None = None
 ) -> Array:
     """Compute GPT-2's block: `x = x + attention(LayerNorm(x)); x = x + feed_forward(LayerNorm(x))`.
 

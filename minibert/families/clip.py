@@ -63,7 +63,4 @@ CLIP_BLOCKS = Blocks(
     vector=TextVector(token=_end_of_text, projection="text_projection"),
 )
 
-ROWS = (
-    ModelType(CLIP_TEXT_MODEL, CLIP_BLOCKS),
-    ModelType(CLIP, CLIP_BLOCKS),
-)
+ROWS = (ModelType(CLIP_TEXT_MODEL, CLIP_BLOCKS), ModelType(CLIP, CLIP_BLOCKS))

@@ -122,7 +122,4 @@ EMBEDDING_GEMMA2_BLOCKS = Blocks(
     checked_prefixes=("layers.", "norm.", "ple.", "embedding_projection."),
 )  # fmt: skip
 
-ROWS = (
-    ModelType(EMBEDDING_GEMMA2_TEXT, EMBEDDING_GEMMA2_BLOCKS),
-    ModelType(EMBEDDING_GEMMA2, EMBEDDING_GEMMA2_BLOCKS),
-)
+ROWS = (ModelType(EMBEDDING_GEMMA2_TEXT, EMBEDDING_GEMMA2_BLOCKS), ModelType(EMBEDDING_GEMMA2, EMBEDDING_GEMMA2_BLOCKS))

@@ -86,8 +86,4 @@ GEMMA3_BLOCKS = Blocks(
 
 GEMMA3_HEADS = (replace(LLAMA_HEADS[0], refuses=("final_logit_softcapping",)), LLAMA_HEADS[1])
 
-ROWS = (
-    ModelType(GEMMA),
-    ModelType(GEMMA2),
-    ModelType(GEMMA3_TEXT, GEMMA3_BLOCKS, GEMMA3_HEADS),
-)
+ROWS = (ModelType(GEMMA), ModelType(GEMMA2), ModelType(GEMMA3_TEXT, GEMMA3_BLOCKS, GEMMA3_HEADS))

@@ -100,8 +100,4 @@ GPT2_HEADS = (
     ANSWER,
 )
 
-ROWS = (
-    ModelType(GPT2, GPT2_BLOCKS, GPT2_HEADS),
-    ModelType(OPENAI_GPT),
-    ModelType(GPT_NEO),
-)
+ROWS = (ModelType(GPT2, GPT2_BLOCKS, GPT2_HEADS), ModelType(OPENAI_GPT), ModelType(GPT_NEO))

@@ -44,11 +44,7 @@ LLAMA = Family(
 
 
 def llama_like(
-    model_type: str,
-    longest: int,
-    tokenizer: str = "TokenizersBackend",
-    defaults: Mapping[str, Any] = {},
-    **own: Any,
+    model_type: str, longest: int, tokenizer: str = "TokenizersBackend", defaults: Mapping[str, Any] = {}, **own: Any
 ) -> Family:
     """Return Llama's row with another maximum length, tokenizer, defaults and other changed fields."""
     defaults = {**INPUT_DEFAULTS, "max_position_embeddings": longest, **defaults}
@@ -174,7 +170,7 @@ MINISTRAL3_BLOCKS = llama_blocks(replace(ROTATED, window=_ministral3_window))
 QWEN2_BLOCKS = llama_blocks(replace(ROTATED, biased=True, window=_qwen_window))
 
 QWEN3_BLOCKS = llama_blocks(
-    replace(BIASED, query_norm=rms("self_attn.q_norm"), key_norm=rms("self_attn.k_norm"), window=_qwen_window),
+    replace(BIASED, query_norm=rms("self_attn.q_norm"), key_norm=rms("self_attn.k_norm"), window=_qwen_window)
 )
 
 

@@ -46,10 +46,8 @@ FAMILY_FILES = {  # file -> its model types
     "xlnet": ("xlnet",),
     "clip": ("clip_text_model", "clip"),
 }
-OLDER = {
-    "new": "gte",
-    "xlm-roberta-flash": "xlm-roberta",
-}  # model_type in published files -> model_type of the reference
+# model_type in published files -> model_type of the reference
+OLDER = {"new": "gte", "xlm-roberta-flash": "xlm-roberta"}
 UNCOMPUTED = {  # model types of widespread files that no row describes
     "jina_embeddings_v5": "a Qwen3 or EuroBERT with a LoRA adapter for each task",
     "lfm2": "a stack of short convolutions and attention (LiquidAI's LFM2)",

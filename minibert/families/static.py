@@ -58,8 +58,4 @@ class StaticRows(Tokens):
         return ids.astype(np.intp, copy=False)
 
 
-STATIC = Family(
-    model_type="static",
-    steps=(StaticRows(path="embedding"),),
-    checked_prefixes=("",),
-)
+STATIC = Family(model_type="static", steps=(StaticRows(path="embedding"),), checked_prefixes=("",))

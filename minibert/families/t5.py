@@ -24,12 +24,7 @@ T5 = Family(
     steps=(Tokens(path="{side}.embed_tokens", names=TIED, padding_idx=None),),
     prefixes=("transformer.",),
     checked_prefixes=(),
-    aliases={
-        **D_MODEL,
-        "num_attention_heads": "num_heads",
-        "num_hidden_layers": "num_layers",
-        "head_dim": "d_kv",
-    },
+    aliases={**D_MODEL, "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers", "head_dim": "d_kv"},
     # n_positions of old files is not read: T5 has no longest sequence
     defaults={
         "tie_word_embeddings": True,
@@ -110,8 +105,4 @@ def t5_blocks(own: bool = False) -> Blocks:
     )
 
 
-ROWS = (
-    ModelType(T5, t5_blocks()),
-    ModelType(MT5, t5_blocks()),
-    ModelType(UMT5, t5_blocks(own=True)),
-)
+ROWS = (ModelType(T5, t5_blocks()), ModelType(MT5, t5_blocks()), ModelType(UMT5, t5_blocks(own=True)))

@@ -39,11 +39,7 @@ class Explanation(NamedTuple):
 
 
 def explain(
-    layer: EmbeddingLayer,
-    text: str,
-    text_pair: str | None = None,
-    colour: bool = False,
-    truncation: bool = False,
+    layer: EmbeddingLayer, text: str, text_pair: str | None = None, colour: bool = False, truncation: bool = False
 ) -> Iterator[str]:
     """Yield the page line by line: a table of the tokens, then the steps of the input layer.
 

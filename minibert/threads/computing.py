@@ -156,9 +156,7 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=lambda: _work.lock.acquire(),
-        after_in_parent=lambda: _work.lock.release(),
-        after_in_child=_in_child,
+        before=lambda: _work.lock.acquire(), after_in_parent=lambda: _work.lock.release(), after_in_child=_in_child
     )
 
 

@@ -117,12 +117,7 @@ def compare(
 
 @on_one_thread  # in products this small BLAS's threads mostly wait for each other
 def verify(
-    model: str,
-    texts: Sequence[str] = (),
-    *,
-    against: Against | None = None,
-    save: Path | None = None,
-    **options: Any,
+    model: str, texts: Sequence[str] = (), *, against: Against | None = None, save: Path | None = None, **options: Any
 ) -> Comparison:
     """Compare a checkpoint's input layer or whole encoder, intermediate by intermediate, with the best reference.
 

@@ -13,13 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from minibert.equations.input_layer import (
-    Array,
-    default_position_ids,
-    mask_position_ids,
-    padding_position_ids,
-    project,
-)
+from minibert.equations.input_layer import Array, default_position_ids, mask_position_ids, padding_position_ids, project
 from minibert.files.tables import FormulaTable, PaddedTable, Table, Weight
 
 from .config import Config, Frozen, decided

@@ -36,13 +36,8 @@ IGNORED = frozenset((
     "modules_to_save", "peft_type", "peft_version", "qalora_group_size", "r", "revision", "target_modules", "task_type",
     "use_rslora",
 ))  # fmt: skip
-PLAIN_STARTS = (
-    True,
-    False,
-    None,
-    "gaussian",
-    "orthogonal",
-)  # values of init_lora_weights that leave the base's weights unchanged
+# values of init_lora_weights that leave the base's weights unchanged
+PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal")
 CLASSES = {  # task_type -> the end of the name of the transformers class that PEFT loads the base with
     "SEQ_CLS": "ForSequenceClassification", "TOKEN_CLS": "ForTokenClassification",
     "QUESTION_ANS": "ForQuestionAnswering",
@@ -63,8 +58,7 @@ class Adapter:
         self._rank, self._scale = self._numbers()
         self._file = Checkpoint(lambda name: path)
         self._type, self._family = model_type, FAMILIES.get(model_type)
-        # linear layers and whole tensors: the name without the prefix of a model with a head -> its beginning in the
-        # file
+        # linear layers and whole tensors: name without the prefix of a model with a head -> its beginning in the file
         self._maps: dict[str, str] = {}
         self._whole: dict[str, str] = {}
         try:
@@ -110,18 +104,13 @@ class Adapter:
         targets, excluded = (self._settings.get(key) or () for key in ("target_modules", "exclude_modules"))
         layers, patterns = (self._settings.get(key) for key in ("layers_to_transform", "layers_pattern"))
         kept = "|".join(self._settings.get("modules_to_save") or ())
-        if (
-            _names(excluded, path)
-            or (kept and re.match(rf"(.*\.)?({kept})(\..*)?$", path))
-            or not _names(targets, path)
-        ):
+        saved = kept and re.match(rf"(.*\.)?({kept})(\..*)?$", path)
+        if _names(excluded, path) or saved or not _names(targets, path):
             return False
         if layers in (None, []) or isinstance(targets, str) or path in targets:
             return True
         above = [patterns] if isinstance(patterns, str) and patterns else patterns or [r"[^.]*"]
-        start = (
-            r"(?:.*?\.)?" if patterns else r".*?\."
-        )  # without a pattern PEFT requires a name above that of the layers
+        start = r"(?:.*?\.)?" if patterns else r".*?\."  # without a pattern PEFT requires a name above the layers'
         found = next(filter(None, (re.match(rf"{start}{each}\.(\d+)\.", path) for each in above)), None)
         return found is not None and int(found[1]) in ([layers] if isinstance(layers, int) else layers)
 

@@ -15,11 +15,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import mean
-from minibert.equations.static import (
-    covariance_components,
-    sif_weights,
-    zipf_probabilities,
-)
+from minibert.equations.static import covariance_components, sif_weights, zipf_probabilities
 from minibert.errors import CheckpointError, TokenizerError
 from minibert.files.arrays import check_target, write_model
 from minibert.files.tokenizer import Encoded, Tokenizer
@@ -125,11 +121,8 @@ def token_rows(
 
     Raises CheckpointError for an infinite number.
     """
-    before, after = around(encoder.sentence_tokenizer, ["a", *made.tokens])
-
-    pipeline = encoder.pipeline_of(
-        TokenPipeline, threads, single_threaded=True, dim=encoder.dim, around=(before, after)
-    )
+    both = around(encoder.sentence_tokenizer, ["a", *made.tokens])
+    pipeline = encoder.pipeline_of(TokenPipeline, threads, single_threaded=True, dim=encoder.dim, around=both)
     x: Array = pipeline.all(made.ids, "distill" if show_progress_bar else "")
     np.nan_to_num(x, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf)
     if not np.isfinite(x).all():

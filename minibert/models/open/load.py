@@ -130,9 +130,8 @@ class ModelFiles:
         self.static = (whole or not known) and self._has_static_rows()
         if not self.config and not self.static and self.find("config.json") is None:
             advice = "fetch it into that folder"
-            if self.files.modules() and (
-                inside := self.saved.beside.folder
-            ):  # raises for modules that are not computed
+            inside = self.files.modules() and self.saved.beside.folder  # raises for modules that are not computed
+            if inside:
                 advice = f"{MODULES} says that it is in {inside!r}: load_encoder finds it there, load takes that folder"
             elif not elsewhere:
                 self.source().close()  # raises if there are no tensors either

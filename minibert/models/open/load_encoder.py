@@ -26,12 +26,7 @@ from minibert.models.heads.prediction import read_generation
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.blocks import Stack
 from minibert.models.run.pipeline import TextPipeline
-from minibert.models.sentences.sentence_config import (
-    AS_THE_FOLDER_SAYS,
-    SentenceConfig,
-    SentenceOptions,
-    accept_habits,
-)
+from minibert.models.sentences.sentence_config import AS_THE_FOLDER_SAYS, SentenceConfig, SentenceOptions, accept_habits
 from minibert.threads.cores import cores, memory
 from minibert.threads.kernels import kernel
 from minibert.threads.pool import checked_threads, parallel_for
@@ -315,8 +310,5 @@ def _lay_out(blocks: tuple[BoundBlock, ...], copied: bool, threads: int | None) 
     halved = {id(block.modules[own.up].source) for block in blocks if (own := block.feed_forward).up == own.gate}
     size = sum(math.prod(maps[0].shape) * maps[0].dtype.itemsize for maps in shared.values())
     copied = copied and size <= memory() // 2
-    parallel_for(
-        lambda weight: lay_out(shared[weight], weight in halved, copied),
-        [*shared],
-        cores() if threads is None else threads,
-    )
+    count = cores() if threads is None else threads
+    parallel_for(lambda weight: lay_out(shared[weight], weight in halved, copied), [*shared], count)

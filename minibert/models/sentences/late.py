@@ -30,11 +30,7 @@ PUNCTUATION = list(string.punctuation)
 METADATA = "artifact.metadata"  # the settings of Stanford's ColBERT
 PREFIXES = {"query": "query_prefix", "document": "document_prefix"}  # a task -> PyLate's key
 MARKERS = ("[unused0]", "[unused1]")  # Stanford's default prefixes for queries and documents
-OWN = (
-    "query_length",
-    "document_length",
-    "query_expansion",
-)  # transformer settings that PyLate has elsewhere
+OWN = ("query_length", "document_length", "query_expansion")  # transformer settings that PyLate has elsewhere
 FLAT = (*OWN, "do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens", "skiplist_words")
 FLAGS = ("do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens", "mask_punctuation")
 CLASSIC = 32  # tokens of a query in the first ColBERT

@@ -254,11 +254,7 @@ def _module(files: FolderFiles, name: str, kind: str) -> Module:
 
 
 def read_steps(
-    modules: Sequence[Module],
-    whole: FolderFiles,
-    dim: int,
-    dtype: np.dtype[Any] | None,
-    works_on: str = SENTENCES,
+    modules: Sequence[Module], whole: FolderFiles, dim: int, dtype: np.dtype[Any] | None, works_on: str = SENTENCES
 ) -> tuple[tuple[After, ...], int]:
     """Return a function for each module after the pooling, and the width after the last.
 
