@@ -122,13 +122,19 @@ def table(encoder: Encoder, texts: list[str], truncated: list[Truncated]) -> Ite
 
 
 def nearest(
-    encoder: Encoder, text: str, file: str, k: int, truncated: list[Truncated], of_lines: list[Truncated],
+    encoder: Encoder,
+    text: str,
+    file: str,
+    k: int,
+    truncated: list[Truncated],
+    of_lines: list[Truncated],
     empty: list[int],
-) -> list[tuple[float, str]]:  # fmt: skip
+) -> list[tuple[float, str]]:
     """Return the k lines of a file nearest to a text, best first, each with its similarity.
 
-    truncated, of_lines, empty: receive the text if it is truncated, the truncated lines, and the empty lines. Lines are
-    read in chunks: memory holds the best lines and one chunk.
+    truncated, of_lines, empty: receive the text if it is truncated, the truncated lines, and the empty lines.
+
+    Lines are read in chunks: memory holds the best lines and one chunk.
     """
     from minibert.models.run.pipeline import chunked, shown
     from minibert.models.sentences.comparing import token_vectors_of
@@ -183,9 +189,14 @@ def run_rank(arguments: Any) -> None:
 
 
 def ranked(
-    encoder: Encoder, query: str, lines: list[str], k: int | None, bar: bool = False, empty: Sequence[int] = (),
+    encoder: Encoder,
+    query: str,
+    lines: list[str],
+    k: int | None,
+    bar: bool = False,
+    empty: Sequence[int] = (),
     why: bool = False,
-) -> Iterator[str]:  # fmt: skip
+) -> Iterator[str]:
     """Yield the k lines that answer best, each after its score; then print which were truncated."""
     config = encoder.sentence_config
     for result in encoder.rank(query, lines, k, return_documents=True, show_progress_bar=bar):

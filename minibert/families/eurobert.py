@@ -1,12 +1,29 @@
-"""EuroBERT: Llama's blocks without a causal mask."""
+"""EuroBERT, Llama's blocks without a causal mask; UltraBERT, whose blocks have windows and two rotary thetas."""
 
 from __future__ import annotations
 
-from minibert.families.parts.config import Config, replace
-from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadLinear, classes, masked_word
+from typing import TYPE_CHECKING, Any
 
-from .llama import LLAMA, LLAMA_BLOCKS
+from minibert.families.parts.config import FULL, SLIDING, Config, layer_type, of_each_block, replace
+from minibert.families.parts.heads import (
+    ANSWER,
+    CLASSIFIER,
+    TOKEN_CLASSES,
+    WORDS,
+    Act,
+    HeadLinear,
+    classes,
+    masked_word,
+)
+
+from .llama import BIASED, GATED, LLAMA, LLAMA_BLOCKS, llama_blocks
+from .modernbert import first_or_mean
 from .rows import ModelType
+
+if TYPE_CHECKING:
+    from minibert.families.parts.attention_schemes import Rotary
+    from minibert.families.parts.steps import Binder
+
 
 EUROBERT = replace(
     LLAMA,
@@ -46,4 +63,80 @@ EUROBERT_HEADS = (
     TOKEN_CLASSES,
 )
 
-ROWS = (ModelType(EUROBERT, EUROBERT_BLOCKS, EUROBERT_HEADS),)
+
+def _numbers(config: Config, key: str, kinds: Any) -> tuple[Any, ...]:
+    """Read the numbers that an older file lists under a key."""
+    return of_each_block(config, key, "a number", lambda each: isinstance(each, kinds) and (each or 0) >= 0)
+
+
+def _windows(config: Config) -> tuple[int | None, ...]:
+    return _numbers(config, "attention_windows", (int, type(None)))
+
+
+def _type(config: Config, i: int) -> str:
+    """Return the type of block i; in older files a listed number above 0 means a window."""
+    windows = _windows(config)
+    return layer_type(config, i, bool(windows[i]) if windows else (i + 1) % 3 != 0)
+
+
+def _window(config: Config, i: int) -> int | None:
+    """Return the window, an inclusive radius; the first window in an older file applies to all blocks."""
+    if _type(config, i) == FULL:
+        return None
+    return next(filter(None, _windows(config)), None) or config.integer("sliding_window")
+
+
+def _rotary(config: Config, binder: Binder, side: str) -> Rotary:
+    """Read one rotation for each type; an older file lists a theta for each block; a type's last theta is used."""
+    from minibert.families.parts.attention_schemes import layered_rotary
+
+    thetas, given = {FULL: 2560000.0, SLIDING: 10000.0}, config.part("rope_parameters")
+    if given and (missing := {_type(config, i) for i in range(config.integer("num_hidden_layers"))} - set(given)):
+        raise config.refused(f"'rope_parameters' must have one set per layer type; missing {sorted(missing)}")
+    if not given:
+        thetas |= {_type(config, i): theta for i, theta in enumerate(_numbers(config, "rope_theta", (int, float)))}
+    return layered_rotary(config, binder, side, thetas={name: ("", theta) for name, theta in thetas.items()})
+
+
+ULTRABERT = replace(
+    EUROBERT,
+    model_type="ultrabert",
+    prefixes=("model.", "ultrabert."),  # the reference's save_pretrained writes the second
+    attention=_rotary,
+    defaults={
+        **EUROBERT.defaults,
+        "pad_token_id": 0,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-6,
+        "sliding_window": 128,
+        "classifier_pooling": "cls",
+        "prediction_head_size": 768,
+    },
+)
+
+ULTRABERT_BLOCKS = replace(
+    llama_blocks(
+        replace(BIASED, rotation=_type, window=_window),
+        replace(GATED, biased="mlp_bias"),
+    ),
+    causal=lambda config: False,
+)  # fmt: skip
+
+ULTRABERT_HEADS = (
+    masked_word(
+        HeadLinear(path="head.linear1", out="prediction_head_size", biased=False),
+        Act(path="head.linear1.act_fn", word="gelu_pytorch_tanh"),  # regardless of hidden_act
+        HeadLinear(path="head.linear2", biased=False),
+        Act(path="head.linear2.act_fn", word="gelu_pytorch_tanh"),
+        HeadLinear(path="head.decoder", out=WORDS, biased=False, tied=True, in_file="cls"),
+        architectures=("ForMaskedLM",),
+    ),
+    classes(CLASSIFIER, pooling=first_or_mean),
+    TOKEN_CLASSES,
+    ANSWER,
+)
+
+ROWS = (
+    ModelType(EUROBERT, EUROBERT_BLOCKS, EUROBERT_HEADS),
+    ModelType(ULTRABERT, ULTRABERT_BLOCKS, ULTRABERT_HEADS),
+)

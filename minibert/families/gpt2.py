@@ -1,4 +1,4 @@
-"""GPT-2, GPT and GPT-Neo, whose token types are rows of the word table."""
+"""GPT-2, GPT and GPT-Neo, whose token types are rows of the word table; OPT, GPT-NeoX and BLOOM."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.config import Config, replace
 from minibert.families.parts.heads import ANSWER, LABELS, TOKEN_CLASSES, WORDS, Head, HeadLinear, classes
-from minibert.families.parts.steps import Add, Norm, Positions, Tokens
+from minibert.families.parts.steps import Add, Norm, Positions, Project, Tokens
 
-from .family import Family
+from .family import Family, scheme
 from .rows import ModelType
 
 GPT2_WORDS = {
@@ -100,4 +100,55 @@ GPT2_HEADS = (
     ANSWER,
 )
 
-ROWS = (ModelType(GPT2, GPT2_BLOCKS, GPT2_HEADS), ModelType(OPENAI_GPT), ModelType(GPT_NEO))
+
+def projected_words(config: Config) -> bool:
+    """Return whether the word table's width differs from the model's."""
+    return config.integer("word_embed_proj_dim") != config.integer("hidden_size")
+
+
+OPT = Family(
+    model_type="opt",
+    steps=(
+        Tokens(path="decoder.embed_tokens", width="word_embed_proj_dim"),
+        Project(path="decoder.project_in", source="word_embed_proj_dim", biased=False, when=projected_words),
+        Positions(path="decoder.embed_positions", rule="mask", extra=2),
+    ),
+    prefixes=("model.",),
+    checked_prefixes=(),
+    aliases={"word_embed_proj_dim": "hidden_size"},
+    defaults={"pad_token_id": 1},
+    tokenizer="GPT2Tokenizer",
+)
+
+GPT_NEOX = Family(
+    model_type="gpt_neox",
+    tokenizer="GPTNeoXTokenizer",
+    attention=scheme("rotary", share=0.25, theta_keys=("rotary_emb_base",), share_key="rotary_pct"),
+    steps=(Tokens(path="embed_in", padding_idx=None, head="embed_out.weight"),),
+    prefixes=("gpt_neox.",),
+    checked_prefixes=(),
+    defaults={"tie_word_embeddings": False, "max_position_embeddings": 2048},
+    later_arguments=("position_ids",),
+)
+
+BLOOM = Family(
+    model_type="bloom",
+    attention=scheme("alibi"),
+    steps=(
+        Tokens(path="word_embeddings", padding_idx=None),
+        Norm(path="word_embeddings_layernorm", eps="layer_norm_epsilon"),
+    ),
+    prefixes=("transformer.",),
+    checked_prefixes=(),
+    aliases={"hidden_size": "n_embed", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
+    defaults={"layer_norm_epsilon": 1e-5},
+)
+
+ROWS = (
+    ModelType(GPT2, GPT2_BLOCKS, GPT2_HEADS),
+    ModelType(OPENAI_GPT),
+    ModelType(GPT_NEO),
+    ModelType(OPT),
+    ModelType(GPT_NEOX),
+    ModelType(BLOOM),
+)

@@ -9,7 +9,7 @@ import pytest
 from reference_files import REFERENCE
 
 from minibert import FAMILIES
-from minibert.families.embedding_gemma2 import OTHER_IDS
+from minibert.families.gemma import OTHER_IDS
 from minibert.families.rows import BLOCKS
 
 # keys that the reference's code asks for and its class does not list; mpnet has no types

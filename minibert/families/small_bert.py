@@ -1,4 +1,4 @@
-"""ALBERT: narrow tables, and blocks that share their modules."""
+"""Smaller BERTs: DistilBERT, and ALBERT with narrow tables and blocks that share their modules."""
 
 from __future__ import annotations
 
@@ -18,6 +18,47 @@ from minibert.families.parts.steps import Norm, Project
 
 from .bert import BERT, BERT_DEFAULTS, NARROW, NORM, POSITION, TYPE, WORD
 from .rows import ModelType
+
+DISTILBERT = replace(
+    BERT,
+    model_type="distilbert",
+    steps=(replace(WORD, head="vocab_projector.weight"), replace(POSITION, cached=False), replace(NORM, eps=1e-12)),
+    prefixes=("distilbert.",),
+    aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
+    defaults={"pad_token_id": 0, "max_position_embeddings": 512, "activation": "gelu"},
+)
+
+
+DISTILBERT_BLOCKS = Blocks(
+    path="transformer.layer.{i}",
+    parts=(
+        Residual(
+            work=Attention(maps=("attention.q_lin", "attention.k_lin", "attention.v_lin"), output="attention.out_lin"),
+            post_norm=Norm(path="sa_layer_norm", eps=1e-12),
+        ),
+        Residual(
+            work=FeedForward(
+                up="ffn.lin1", down="ffn.lin2", activation="ffn.activation",
+                act="activation", inner="hidden_dim",
+            ),
+            post_norm=Norm(path="output_layer_norm", eps=1e-12),
+        ),
+    ),
+    checked_prefixes=("transformer.",),
+)  # fmt: skip
+
+
+DISTILBERT_HEADS = (
+    masked_word(
+        HeadLinear(path="vocab_transform"),
+        Act(path="activation", act="activation"),
+        Norm(path="vocab_layer_norm", eps=1e-12),
+        HeadLinear(path="vocab_projector", out=WORDS, tied=True),
+    ),
+    classes(HeadLinear(path="pre_classifier"), Act(path="pre_classifier.relu", word="relu"), CLASSIFIER),
+    TOKEN_CLASSES,
+    ANSWER,
+)
 
 ALBERT = replace(
     BERT,
@@ -92,4 +133,7 @@ ALBERT_HEADS = (
     ANSWER,
 )
 
-ROWS = (ModelType(ALBERT, ALBERT_BLOCKS, ALBERT_HEADS),)
+ROWS = (
+    ModelType(DISTILBERT, DISTILBERT_BLOCKS, DISTILBERT_HEADS),
+    ModelType(ALBERT, ALBERT_BLOCKS, ALBERT_HEADS),
+)
