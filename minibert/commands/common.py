@@ -47,11 +47,7 @@ def refusal(command: str, wrong: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of one command. A wrong argument ends the run with one line, which names the nearest option or value,
-    and exit code 2.
-
-    `usual` is the default model.
-    """
+    """The parser of one command; a wrong argument gets one line with the nearest option, and exit code 2."""
 
     usual = DEFAULT_MODEL
     prepare: Callable[[], object] | None = None  # called before arguments are parsed, and not for `minibert help`
@@ -143,10 +139,7 @@ def add_model(
     parser: Parser, side: bool = True, argument: bool = False, threads: bool = False, usual: str = DEFAULT_MODEL,
     default: str = "", group: str = "",
 ) -> None:  # fmt: skip
-    """Add --model and the Hub's options; with `threads` and `argument` also --threads and a positional model.
-
-    `default`: shown in the help instead of `usual`; `group`: the title of all these options in the help.
-    """
+    """Add --model and the Hub's options under the title `group`, and on request --threads and a positional model."""
     parser.usual = usual
     to: Any = parser.add_argument_group(group) if group else parser
     if threads:
@@ -286,10 +279,7 @@ def tell(what: str) -> None:
 def tell_truncated(
     truncated: Iterable[Truncated], what: str = "text", line: str = "", empty: Sequence[int] = ()
 ) -> None:
-    """Print which texts, pairs or questions were truncated, if any, and how many of their tokens were left out.
-
-    line: the name of one in the message, if it is not `what`. empty: the numbers of the lines that were skipped.
-    """
+    """Print which texts, pairs or questions were truncated, if any, and how many of their tokens were left out."""
     if not (found := sorted(truncated)):
         return
     some = [f"{count} of {line or what} {line_number(i, empty)}" for i, count in found[:NAMED]]

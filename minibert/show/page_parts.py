@@ -201,10 +201,7 @@ def block_numbers(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any
 
 
 def blocks_part(encoder: Encoder, data: str, listed_before: set[Any]) -> dict[str, str]:
-    """Render this part of the page: its elements ("blocks") and its script.
-
-    data: its numbers, as JSON; listed_before: the functions that the first part lists.
-    """
+    """Render this part of the page: its elements ("blocks") and its script, from its numbers as JSON."""
     stack = encoder.stack
     feed = stack.blocks[-1].parts[1]
     norm = type(stack.blocks[-1].modules[feed.pre_norm or feed.post_norm]).__name__
@@ -327,10 +324,7 @@ def common_token(tokens: Sequence[str], others: Sequence[str], positions: Sequen
 def beside_numbers(
     encoder: Encoder, trace: Mapping[str, Array], tokens: Sequence[str], other: Mapping[str, Array]
 ) -> dict[str, Any]:
-    """Compute the numbers that the script draws: cosines of each token of one text and each of the other, by block.
-
-    trace: of the page's text; other, tokens: of the text beside.
-    """
+    """Compute the numbers the script draws: cosines of each token of `trace` and of each of `other`, by block."""
     count = len(encoder.stack.blocks)
     states = [f"hidden_states.{i}" for i in range(count + 1)]
     cosines = [cosine_similarity(trace[name][0], other[name][0]) for name in states]
@@ -344,10 +338,7 @@ def beside_numbers(
 
 
 def sum_numbers(encoder: Encoder, rows: Array, others: Array) -> dict[str, Any]:
-    """Compute what each pair of tokens adds to the similarity of two texts; "wrong": why it is no such sum.
-
-    rows, others: each text's last hidden state (seq, dim).
-    """
+    """Compute what each pair of tokens adds to two texts' similarity; "wrong": why it is no such sum."""
     try:
         pairs = pairs_of_rows(encoder, rows, others)
     except (ValueError, MinibertError) as error:

@@ -71,10 +71,7 @@ class Shares(NamedTuple):
 
 
 class _Backward:
-    """One stage of the way back from logits to parts: `g` (tokens, k, width) is the gradient of the logits.
-
-    `biases` (tokens, k) is the sum of the biases passed so far.
-    """
+    """One stage of the way back from logits to parts: gradients `g` (tokens, k, width), the sum of the biases."""
 
     def __init__(self, g: Array, biases: Array) -> None:
         self.g, self.biases = g, biases
@@ -193,10 +190,7 @@ def _total(trace: Mapping[str, Array], head: BoundHead, labels: Array) -> Array:
 
 
 def shown_head(encoder: Encoder) -> tuple[BoundHead | None, str]:
-    """Choose the head for the page: the head that config.json names, else the first, else None.
-
-    The second value is the reason why a head cannot be computed, as HTML.
-    """
+    """Choose the page's head: the one config.json names, else the first; or None and the reason, as HTML."""
     names = encoder.heads
     if not names:
         return None, ""
@@ -240,10 +234,7 @@ def token_name(encoder: Encoder, i: int) -> str:
 def prediction_numbers(
     encoder: Encoder, head: BoundHead, input_ids: Array, trace: Mapping[str, Array], adds_up: bool = True
 ) -> dict[str, Any]:
-    """Compute the numbers that the script draws. adds_up: see `page.Run`; if it is False, there are no shares.
-
-    `trace` holds one text that has tokens, with the head: `encoder.trace(..., head=head.name)`.
-    """
+    """Compute the numbers that the script draws from the trace of one text; without adds_up there are no shares."""
     activate, chance = activation_of(encoder, head)
     logits = trace["logits"].reshape(-1, head.labels)
     labels = top_indices(logits, min(LIKELIEST, head.labels))
@@ -292,10 +283,7 @@ def prediction_part(encoder: Encoder, head: BoundHead, data: str) -> dict[str, s
 def _after_each_block(
     encoder: Encoder, head: BoundHead, input_ids: Array, trace: Mapping[str, Array]
 ) -> Iterator[Array]:
-    """Compute the head's logits (n, labels) after the input layer and after each block; the trace holds the last.
-
-    One array at a time: for 100 tokens and 250,000 labels each takes 100 MB.
-    """
+    """Compute the head's logits (n, labels) after the input layer and each block, one large array at a time."""
     stack, tokens = encoder.stack, _tokens_of(head, input_ids)
     for i in range(len(stack.blocks)):
         x = trace[f"hidden_states.{i}"][0, tokens]

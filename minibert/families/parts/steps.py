@@ -58,10 +58,7 @@ class Binder(Tensors, Protocol):
 
 
 class Inputs:
-    """The arguments of a call, checked and completed.
-
-    Ids are arrays (batch, seq) or (1, seq), one number for all tokens, or a slice of neighbouring positions.
-    """
+    """The arguments of a call, completed. Ids are (batch, seq), (1, seq), one for all tokens, or a slice."""
 
     def __init__(
         self,
@@ -295,10 +292,7 @@ class Positions(Lookup):
 
 
 class Scale(Step):
-    """x *= factor: the reference multiplies outside the word module (Marian, Pegasus, Granite).
-
-    embeds  whether the caller's inputs_embeds are scaled too
-    """
+    """x *= factor, outside the word module (Marian, Pegasus, Granite). embeds: inputs_embeds are scaled too."""
 
     path: str = "scaled"
     factor: Callable[[Config], float]
