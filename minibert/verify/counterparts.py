@@ -88,9 +88,8 @@ class Port(Counterpart):
     def traces(self, report: Comparison, subject: Subject, batches: Traces, texts: Sequence[str]) -> Sides:
         in_file = self.theirs.keys() | self.inputs.keys()
         found = [kind for kind in {**batches, **self.theirs, **self.inputs} if kind in in_file]
-        inputs = {
-            kind: batches.get(kind) or self.inputs[kind] for kind in found if self._comparable(report, kind, batches)
-        }
+        comparable = [kind for kind in found if self._comparable(report, kind, batches)]
+        inputs = {kind: batches.get(kind) or self.inputs[kind] for kind in comparable}
         self._count_batches(report, batches, found, inputs)
         if not inputs:
             report.fail("not passed: nothing was compared; is this a trace of another model?")

@@ -125,9 +125,8 @@ def _say_local(report: Comparison, judged: Judged) -> None:
         many, largest = len(several) >= FEW_MAPS, max(wrong.largest for wrong in several)
         more = f" and {len(several) - 1} more modules" if many else ""
         for wrong in [several[0]._replace(largest=largest)] if many else several:
-            fits = (
-                f"; fits: {names}" if names else f"; none of {len(wrong.excluded)} mistakes fits" * bool(wrong.excluded)
-            )
+            tried = f"; none of {len(wrong.excluded)} mistakes fits" if wrong.excluded else ""
+            fits = f"; fits: {names}" if names else tried
             report.say(f"  {wrong.place}: {wrong.key}{more} by {wrong.largest:.2g}{fits}")
     found = {name for wrong in report.local for name in wrong.fits}
     report.say(*(f"{name}: {cause}" for name, cause in CAUSES.items() if name in found))
@@ -237,7 +236,7 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
             fits = module.names()
             if {*fits} & CAUSES.keys() and any(each.fits == fits for each in found):
                 continue  # the first one shows the cause
-            excluded = [] if fits else module.excluded()
+            excluded = [] if fits else list(dict.fromkeys(x.name for x in MISTAKES if x.name in module.tried))
             found.append(Local(d.key, subject.place(d.key), d.largest, fits, excluded, module.step.kind,
                                module.share_of_size()))  # fmt: skip
     last = max((number for number, part in right.items() if part in whole.parts), default=-1)
@@ -287,12 +286,8 @@ def _named_by(whole: list[Mistake], found: list[Local]) -> list[Local]:
     """Name a mistake that explains all blocks in each module of a place, if some module there has no explanation."""
     names = list(dict.fromkeys(mistake.name for mistake in whole))
     unnamed = {each.place for each in found if not each.fits}
-    return [
-        each._replace(fits=names, excluded=[])
-        if names and each.place in unnamed and not {*names} & {*each.fits}
-        else each
-        for each in found
-    ]
+    other = {each.key for each in found if names and each.place in unnamed and not {*names} & {*each.fits}}
+    return [each._replace(fits=names, excluded=[]) if each.key in other else each for each in found]
 
 
 # -- one wrong module --------------------------------------------------------------------------------------------
@@ -331,10 +326,6 @@ class WrongModule:
     def _explaining(self, mistakes: Iterable[Mistake]) -> dict[Mistake, float]:
         """Select the mistakes that explain the difference, with the rest that each leaves."""
         return {each: rest for each in mistakes if (rest := self.left_by(each)) is not None}
-
-    def excluded(self) -> list[str]:
-        """Name the mistakes of the list that change the module and do not explain it."""
-        return list(dict.fromkeys(each.name for each in MISTAKES if each.name in self.tried))
 
     def _is_here(self, mistake: Mistake) -> bool:
         """Whether it is this module's mistake, and not one of a module whose output the port does not show."""

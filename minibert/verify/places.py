@@ -58,12 +58,9 @@ def narrowed(rounding: Formula, at: At) -> Plan:
 
 def rounded_step(rounding: Formula, step: Step) -> Step:
     """Return the step with its output rounded, which Q8_0 leaves in float32."""
-    right = step.formula
-    return (
-        step
-        if step.kind in MASKS or rounding is to_q8_0
-        else step._replace(formula=lambda *x: _on_floats(rounding, right(*x)))
-    )
+    if step.kind in MASKS or rounding is to_q8_0:
+        return step
+    return step._replace(formula=lambda *x: _on_floats(rounding, step.formula(*x)))
 
 
 def _on_floats(change: Formula, x: Any) -> Any:

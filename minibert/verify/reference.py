@@ -146,15 +146,14 @@ class Reference(Counterpart):
         import transformers
 
         config = {key: thawed(value) for key, value in self._layer.config.items()}
+        why, flash = "", any(each.name.endswith("emb_ln.weight") for each in self._layer.tensors)
         if "ntk" in (config.get("rope_scaling") or {}).values():
-            why = f"{self._where} scales its rotary frequencies by 'ntk', which transformers does not compute; "
-            raise error_of(ValueError, why, "name a file with a port's values with ", Option("against"))
-        flash = any(each.name.endswith("emb_ln.weight") for each in self._layer.tensors)
-        if flash and self._layer.family.model_type == "xlm-roberta":
-            why = (
-                f"{self._where} has the tensor names of a port for flash attention, which transformers does not read; "
-            )
-            raise error_of(ValueError, why, "name a file with a port's values with ", Option("against"))
+            why = "scales its rotary frequencies by 'ntk', which transformers does not compute"
+        elif flash and self._layer.family.model_type == "xlm-roberta":
+            why = "has the tensor names of a port for flash attention, which transformers does not read"
+        if why:
+            either = f"{self._where} {why}; name a file with a port's values with "
+            raise error_of(ValueError, either, Option("against"))
         if known := OLDER.get(config.pop("model_type", "")):  # transformers does not know this name
             changes["config"] = transformers.AutoConfig.for_model(known, **config)
         if self._subject.scores:

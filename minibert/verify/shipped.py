@@ -151,9 +151,8 @@ def read_texts(path: Path) -> list[str]:
             if not isinstance(texts[-1], str):
                 raise ValueError(f'"text" is {texts[-1]!r:.40}')
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ValueError(
-                f'{path}, line {number}: expected a text, in JSON an object with "text" ({error})'
-            ) from None
+            expected = 'a text, in JSON an object with "text"'
+            raise ValueError(f"{path}, line {number}: expected {expected} ({error})") from None
     if not texts:
         raise ValueError(f"{path} has no text")
     return texts

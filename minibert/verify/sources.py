@@ -116,10 +116,8 @@ class DebugTree(Port):
         inputs_of: dict[str, list[Array | None]] = {}
         for call in calls:
             into = _first(call.args) or call.kwargs.get("hidden_states")
-            for arrays_of, wanted, x in (
-                (outputs_of, paths.module_outputs, call.output),
-                (inputs_of, paths.module_inputs, into),
-            ):
+            both = (outputs_of, paths.module_outputs, call.output), (inputs_of, paths.module_inputs, into)
+            for arrays_of, wanted, x in both:
                 if call.path in wanted:
                     arrays_of[call.path] = [*[None] * len(arrays_of.get(call.path, ())), self._array(x)]
         return {KIND: inputs}, {KIND: paths.trace(outputs_of, inputs_of, self._known(subject, whole.path), inputs)}

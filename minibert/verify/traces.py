@@ -127,9 +127,8 @@ def read_arrays(path: Path) -> dict[str, Array]:
             narrow = [name for name in names if file.get_slice(name).get_dtype() == "BF16"]
             return {name: file.get_tensor(name) for name in names if name not in narrow} | _bfloat16(path, narrow)
     except SafetensorError as error:
-        raise ValueError(
-            f"{path}: not a safetensors file, or cut short ({error}); write it anew, as .safetensors or .npz"
-        ) from None
+        advice = "write it anew, as .safetensors or .npz"
+        raise ValueError(f"{path}: not a safetensors file, or cut short ({error}); {advice}") from None
 
 
 def _bfloat16(path: Path, names: list[str]) -> dict[str, Array]:

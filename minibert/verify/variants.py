@@ -122,11 +122,9 @@ class Variants:
         padded = (*ids, *[self.tokenizer.pad_id] * padding)
         if not ids or not padded[pooled]:
             return np.full(self.config.width(), np.nan, np.float32)
-        padded_types = (
-            () if types is None or not self.encoder.embeddings.adds_types else (*types[taken], *[0] * padding)
-        )
+        kinds = (*types[taken], *[0] * padding) if types is not None and self.encoder.embeddings.adds_types else ()
         compute = partial(self._all_states, plans) if plans else self._states
-        x = compute(padded, padded_types, 0 if seen else padding)[state][pooled]
+        x = compute(padded, kinds, 0 if seen else padding)[state][pooled]
         tile = self.encoder.embeddings.pack([Encoded([*padded[pooled]], None)])
         return np.asarray(pipeline.pool(tile, x)[0])
 

@@ -97,9 +97,8 @@ def read_vectors(path: Path) -> tuple[Array, list[str] | None]:
             wanted = 'an object with "vector", a list of numbers, and maybe "text"'
             raise ValueError(f"{path}, line {number}: expected {wanted} ({error!r:.80})") from None
     if texts and len(texts) < len(rows):
-        raise ValueError(
-            f'{path}: {len(texts)} of {len(rows)} lines have a "text"; write one on every line, or on none'
-        )
+        advice = "write one on every line, or on none"
+        raise ValueError(f'{path}: {len(texts)} of {len(rows)} lines have a "text"; {advice}')
     return as_vectors(rows, str(path)), texts or None
 
 

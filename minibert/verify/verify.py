@@ -193,9 +193,8 @@ def verify(
         if other is None:
             if save is None:
                 raise _nothing(model, encoder, subject)
-            report.say(
-                "compared with nothing: torch and transformers are not installed, or do not know this model", wrote
-            )
+            why = "torch and transformers are not installed, or do not know this model"
+            report.say(f"compared with nothing: {why}", wrote)
     return report
 
 
@@ -241,14 +240,13 @@ def compare_with(
         in_form = in_format(subject, inputs, theirs, form)
         differences = in_form.differences
     else:
-        differences = _differences(subject, other, inputs, ours, theirs)
+        differences = _compared(subject, other, inputs, ours, theirs)
     report.compared = [d.loosened(tolerance) for d in differences]
     known = keys_of(ours)
     if not report.compared:
-        raise ValueError(
-            f"{other.about[0]}: no intermediate has a name that this {subject.noun} knows; found "
-            f"{', '.join(keys_of(theirs)[:4])}; expected names such as {', '.join(f'plain|{key}' for key in known[:6])}"
-        )
+        found = f"{', '.join(keys_of(theirs)[:4])}; expected names such as"
+        names = f"found {found} {', '.join(f'plain|{key}' for key in known[:6])}"
+        raise ValueError(f"{other.about[0]}: no intermediate has a name that this {subject.noun} knows; {names}")
     report.say(f"{len(inputs)} batches: {', '.join(inputs)}", "")
     place = _show(report, subject, known, other.whose, other.exact or f"this {subject.noun}", other.shares, form)
     report.say(*other.not_compared(known, keys_of(theirs), subject.noun))
@@ -266,9 +264,7 @@ def compare_with(
     other.close(report, subject)
 
 
-def _differences(
-    subject: Subject, other: Counterpart, inputs: Traces, ours: Traces, theirs: Traces
-) -> list[Difference]:
+def _compared(subject: Subject, other: Counterpart, inputs: Traces, ours: Traces, theirs: Traces) -> list[Difference]:
     """Compare two traces; a batch is computed in float64 if some intermediate is beyond its tolerance."""
 
     def exactly(kind: str, named: dict[str, Array]) -> list[Difference]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from minibert.families.parts.bound_blocks import BoundBlock
 from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.plan import GIVEN, IDS, PIECES, REAL, Plan, Step, given, layer_plan
@@ -101,12 +103,17 @@ def on(kind: str, change: Callable[[Step], Step | None]) -> Wrong:
 
 def by_part(kind: str, make: Callable[[Any], Callable[..., Any] | None]) -> Wrong:
     """Replace the formula of each step of one kind by one that `make` returns for its bound part; None keeps it."""
+    return on(kind, lambda step: None if (made := make(step.part)) is None else step._replace(formula=made))
 
-    def change(step: Step) -> Step | None:
-        formula = make(step.part)
-        return None if formula is None else step._replace(formula=formula)
 
-    return on(kind, change)
+def then(step: Step, change: Callable[[Any], Any]) -> Step:
+    """Change the output of a step, if it has any."""
+    return step._replace(formula=lambda *x: None if (made := step.formula(*x)) is None else np.asarray(change(made)))
+
+
+def late(wrong: Callable[..., Iterable[Step]]) -> Callable[..., Wrong]:
+    """Let a function of a place and of other values take these values first."""
+    return lambda *values, **named: lambda at: wrong(at, *values, **named)
 
 
 # -- the places of a model ---------------------------------------------------------------------------------------

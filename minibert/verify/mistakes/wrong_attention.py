@@ -16,33 +16,27 @@ from minibert.families.parts.config import replace
 from minibert.families.parts.modules import Linear
 from minibert.families.parts.plan import IDS, REAL, PositionTerm, RelativeTerm, Step
 
-from .mistake import At, Mistake, Wrong, by_part, on
+from .mistake import At, Mistake, Wrong, by_part, late, on, then
 
 
-def reconfigured(change: Callable[[BoundAttention], BoundAttention | None], *kinds: str) -> Wrong:
+@late
+def reconfigured(at: At, change: Callable[[BoundAttention], BoundAttention | None], *kinds: str) -> Iterable[Step]:
     """Replace the steps of these kinds by those of an attention with other fields, as from another config.json."""
-
-    def wrong(at: At) -> Iterable[Step]:
-        other = change(at.block.attention) if at.block else None
-        steps = other.plan("", at.i or 0, at.block.modules, at.stack) if at.block and other else ()
-        return (step for step in steps if step.kind in kinds)
-
-    return wrong
+    other = change(at.block.attention) if at.block else None
+    steps = other.plan("", at.i or 0, at.block.modules, at.stack) if at.block and other else ()
+    return (step for step in steps if step.kind in kinds)
 
 
 # -- projections -------------------------------------------------------------------------------------------------
 
 
-def exchanged(projections: Mapping[str, str]) -> Wrong:
+@late
+def exchanged(at: At, projections: Mapping[str, str]) -> Iterator[Step]:
     """Use other projections as query, key or value: {"q": "k"} uses the key as the query."""
-
-    def wrong(at: At) -> Iterator[Step]:
-        splits = {step.key[-1]: step for step in at.steps("split")}
-        for letter, other in projections.items() if splits else ():
-            if splits["q"].part.key_heads == splits["q"].part.heads:
-                yield splits[letter]._replace(of=splits[other].of)
-
-    return wrong
+    splits = {step.key[-1]: step for step in at.steps("split")}
+    for letter, other in projections.items() if splits else ():
+        if splits["q"].part.key_heads == splits["q"].part.heads:
+            yield splits[letter]._replace(of=splits[other].of)
 
 
 def in_order(order: tuple[int, ...], at: At) -> Iterator[Step]:
@@ -110,22 +104,12 @@ def scale_of_one_term(bound: BoundAttention) -> Callable[..., Array] | None:
 
 def term(name: str, change: Callable[[Array], Array]) -> Wrong:
     """Change the numbers of one term of the scores."""
-
-    def changed(step: Step) -> Step | None:
-        right = step.formula
-        return step._replace(formula=lambda *given: change(right(*given))) if step.part.name == name else None
-
-    return on("term", changed)
+    return on("term", lambda step: then(step, change) if step.part.name == name else None)
 
 
 def other_term(kind: type[Any], change: Callable[[Any], Any]) -> Wrong:
     """Compute terms of one kind by a change of the bound term; None keeps the right one."""
-
-    def make(bound: Any) -> Callable[..., Array] | None:
-        other = change(bound) if isinstance(bound, kind) else None
-        return other and other.plain
-
-    return by_part("term", make)
+    return by_part("term", lambda bound: (other := change(bound) if isinstance(bound, kind) else None) and other.plain)
 
 
 def with_scheme(bound: Any, **changes: Any) -> Any:
@@ -173,22 +157,17 @@ def without_head_norms(at: At) -> Iterator[Step]:
 # -- masks and softmax -------------------------------------------------------------------------------------------
 
 
-def causal(right: bool, wrong: bool, ahead: int = 0) -> Wrong:
+@late
+def causal(at: At, right: bool, wrong: bool, ahead: int = 0) -> Iterator[Step]:
     """Use another causal mask in models whose mask is `right`; each token also sees `ahead` later tokens."""
-
-    def steps(at: At) -> Iterator[Step]:
-        for step in at.steps("keep"):
-            if at.stack.causal == right:
-                yield step._replace(formula=partial(visibility_mask, wrong, step.part.window, ahead=ahead))
-
-    return steps
+    for step in at.steps("keep"):
+        if at.stack.causal == right:
+            yield step._replace(formula=partial(visibility_mask, wrong, step.part.window, ahead=ahead))
 
 
 def window(change: Callable[[int], int | None]) -> Wrong:
     """Use another window in the blocks that have one."""
-    return reconfigured(
-        lambda bound: None if bound.window is None else bound._replace(window=change(bound.window)), "keep"
-    )
+    return reconfigured(lambda own: None if own.window is None else own._replace(window=change(own.window)), "keep")
 
 
 def open_at_one_end(ahead: bool) -> Wrong:

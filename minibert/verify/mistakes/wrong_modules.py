@@ -18,7 +18,7 @@ from minibert.families.parts.plan import Plan, Step, looked_up, times
 from minibert.families.parts.steps import Tokens
 from minibert.files.tables import convert, narrowed
 
-from .mistake import UNNORMED, WITH_EPS, At, Mistake, Wrong, by_part
+from .mistake import UNNORMED, WITH_EPS, At, Mistake, Wrong, by_part, late, then
 
 Formula = Callable[[Array], Array]
 NormFormula = Callable[[Array, float], Array]  # x and eps -> the normed x, before weight and bias
@@ -63,9 +63,7 @@ FORMATS: Mapping[str, Formula] = {**ROUNDINGS, "q8_0": to_q8_0}  # in which a po
 
 def quantized(at: At) -> Iterator[Step]:
     """Round word rows, and weight and input of each linear map, as GGUF's Q8_0 does."""
-    rows = (step for step in at.steps("rows") if isinstance(step.part.step, Tokens))
-    yield from (step._replace(formula=lambda ids, right=step.formula: None if ids is None else to_q8_0(right(ids)))
-                for step in rows)  # fmt: skip
+    yield from (then(step, to_q8_0) for step in at.steps("rows") if isinstance(step.part.step, Tokens))
     for step in linear(lambda dense: with_weight(dense, to_q8_0))(at):
         yield step._replace(formula=lambda x, right=step.formula: right(to_q8_0(x)))
 
@@ -139,29 +137,15 @@ def mean(x: Array) -> Array:
     return np.asarray(x.mean(axis=-1, keepdims=True))
 
 
-def right(x: Array, eps: float, less: int = 0) -> Array:
-    """(x - mean) / sqrt(sum of squares / (dim - less) + eps)."""
-    return np.asarray((x - mean(x)) / np.sqrt(x.var(axis=-1, keepdims=True, ddof=less) + eps))
-
-
-def eps_outside(x: Array, eps: float, less: int = 0) -> Array:
-    """(x - mean) / (sqrt(sum of squares / (dim - less)) + eps)."""
-    return np.asarray((x - mean(x)) / (x.std(axis=-1, keepdims=True, ddof=less) + eps))
+def normed(x: Array, eps: float, less: int = 0, rms: bool = False, outside: bool = False) -> Array:
+    """(x - mean) / sqrt(sum of squares / (dim - less) + eps); rms: x / sqrt(E[x^2] + eps); outside: sqrt(...) + eps."""
+    square = mean(x * x) if rms else x.var(axis=-1, keepdims=True, ddof=less)
+    return np.asarray((x if rms else x - mean(x)) / (np.sqrt(square) + eps if outside else np.sqrt(square + eps)))
 
 
 def one_pass(x: Array, eps: float) -> Array:
     """variance = E[x^2] - E[x]^2, in x's dtype."""
     return np.asarray((x - mean(x)) / np.sqrt(np.maximum(mean(x * x) - mean(x) ** 2, 0) + eps))
-
-
-def root_mean_square(x: Array, eps: float) -> Array:
-    """x / sqrt(E[x^2] + eps): the mean is not subtracted."""
-    return np.asarray(x / np.sqrt(mean(x * x) + eps))
-
-
-def rms_eps_outside(x: Array, eps: float) -> Array:
-    """x / (sqrt(E[x^2]) + eps)."""
-    return np.asarray(x / (np.sqrt(mean(x * x)) + eps))
 
 
 def norm(formula: NormFormula, rms: bool = False, eps: float | None = None) -> Wrong:
@@ -194,7 +178,7 @@ def without_last_norm(at: At) -> Iterator[Step]:
             yield step._replace(of=at.plan[step.of[0]].of)
 
 
-# -- pieces of the blocks ----------------------------------------------------------------------------------------
+# -- pieces of the blocks, feed-forward, and residuals with the norms around them --------------------------------
 
 
 def piece_of_next_block(at: At) -> Iterator[Step]:
@@ -202,9 +186,6 @@ def piece_of_next_block(at: At) -> Iterator[Step]:
     for step in at.steps("piece"):
         following = ((at.i or 0) + 1) % len(at.stack.blocks)
         yield step._replace(formula=lambda x, number=following: x[..., number, :])
-
-
-# -- feed-forward, and residuals with the norms around them ------------------------------------------------------
 
 
 def other_activation(word: str) -> Wrong:
@@ -226,16 +207,13 @@ def replanned(at: At, plan: Plan) -> Iterable[Step]:
     return (step for key, step in plan.items() if at.plan[key].of != step.of)
 
 
-def residuals(change: Callable[[BoundResidual], BoundResidual]) -> Wrong:
+@late
+def residuals(at: At, change: Callable[[BoundResidual], BoundResidual]) -> Iterable[Step]:
     """Plan the block with changed residual connections."""
-
-    def wrong(at: At) -> Iterable[Step]:
-        if not at.block:
-            return ()
-        other = at.block._replace(parts=tuple(map(change, at.block.parts)))
-        return replanned(at, other.plan(at.i or 0, at.stack))
-
-    return wrong
+    if not at.block:
+        return ()
+    other = at.block._replace(parts=tuple(map(change, at.block.parts)))
+    return replanned(at, other.plan(at.i or 0, at.stack))
 
 
 def residual_before_norm(at: At) -> Iterator[Step]:
@@ -330,20 +308,21 @@ MODULES: tuple[Mistake, ...] = (
     *(Mistake(f"eps {eps:g}", EPS, other_eps(eps), on_vectors=True, keys=EPS_KEYS)
       for eps in (1e-12, 1e-8, 1e-6, 1e-5, 1e-3)),  # BERT, tutorials, Llama, torch, Keras
     Mistake("variance divided by dim - 1", "LayerNorm divides by dim; only a sample's estimate divides by dim - 1.",
-            norm(partial(right, less=1)), on_vectors=True),
-    Mistake("eps outside the root", "eps is added to the variance, not to its root.", norm(eps_outside),
-            on_vectors=True),
+            norm(partial(normed, less=1)), on_vectors=True),
+    Mistake("eps outside the root", "eps is added to the variance, not to its root.",
+            norm(partial(normed, outside=True)), on_vectors=True),
     Mistake("variance divided by dim - 1, eps outside the root", "`std(-1) + eps` of torch gives this, as many "
-            "tutorials print it.", norm(partial(eps_outside, less=1)), on_vectors=True),
+            "tutorials print it.", norm(partial(normed, less=1, outside=True)), on_vectors=True),
     *(Mistake(f"{OUTSIDE[less]}{WITH_EPS}{eps:g}", "Tutorials print `(x - mean) / (std + eps)` with this eps; the "
-              "model's is added to the variance.", norm(partial(eps_outside, less=less), eps=eps),
+              "model's is added to the variance.", norm(partial(normed, less=less, outside=True), eps=eps),
               on_vectors=True, keys=EPS_KEYS) for less in OUTSIDE for eps in (1e-5, 1e-6, 1e-8)),
     Mistake("variance in one pass", "E[x^2] - E[x]^2 cancels if the mean is large.", norm(one_pass), on_vectors=True),
-    Mistake("RMSNorm for LayerNorm", "T5 and Llama do not subtract the mean; this norm does.", norm(root_mean_square),
-            on_vectors=True),
-    Mistake("eps outside the root", "eps is added to the mean square, not to its root.", norm(rms_eps_outside, True)),
+    Mistake("RMSNorm for LayerNorm", "T5 and Llama do not subtract the mean; this norm does.",
+            norm(partial(normed, rms=True)), on_vectors=True),
+    Mistake("eps outside the root", "eps is added to the mean square, not to its root.",
+            norm(partial(normed, rms=True, outside=True), True)),
     Mistake("mean subtracted in RMSNorm", "RMSNorm divides by the root of the mean square; the mean stays.",
-            norm(right, True)),
+            norm(normed, True)),
     Mistake("weight without 1 +", "Gemma's RMSNorm multiplies by 1 + weight.",
             by_part("norm", lambda module: RMSNorm(module.weight, None, module.eps)
                     if getattr(module, "plus", 0) else None), on_vectors=True),

@@ -15,19 +15,16 @@ from minibert.families.parts.bound_blocks import rotated
 from minibert.families.parts.config import replace
 from minibert.families.parts.plan import REAL, Step
 
-from .mistake import At, Mistake, Wrong
+from .mistake import At, Mistake, Wrong, late
 from .wrong_modules import Formula, to_bfloat16
 from .wrong_rows import COUNTED
 
 
-def rotation_by(formula: Callable[..., Array], *more: str) -> Wrong:
+@late
+def rotation_by(at: At, formula: Callable[..., Array], *more: str) -> Iterator[Step]:
     """Rotate by another formula of the model's scheme, the layer type, x and `more` values of the batch."""
-
-    def wrong(at: At) -> Iterator[Step]:
-        for step in at.steps("rotation"):
-            yield step._replace(of=(*step.of, *more), formula=partial(formula, at.stack.rotary, step.part.layer_type))
-
-    return wrong
+    for step in at.steps("rotation"):
+        yield step._replace(of=(*step.of, *more), formula=partial(formula, at.stack.rotary, step.part.layer_type))
 
 
 def neighbours(rotary: Rotary, layer_type: str | None, x: Array) -> Array:
@@ -74,16 +71,13 @@ def shifted(many: int, rotary: Rotary, layer_type: str | None, x: Array) -> Arra
     return rotate(x, cos, sin, rotary.pairing)
 
 
-def rotations(change: Callable[[Mapping[str | None, Rotation], str | None], Rotation | None]) -> Wrong:
+@late
+def rotations(at: At, change: Callable[[Mapping[str | None, Rotation], str | None], Rotation | None]) -> Iterator[Step]:
     """Rotate by another rotation, chosen from the model's rotations by layer type; None keeps the right one."""
-
-    def wrong(at: At) -> Iterator[Step]:
-        for step in at.steps("rotation"):
-            rotary, name = at.stack.rotary, step.part.layer_type
-            if rotary and (other := change(rotary.rotations, name)) is not None:
-                yield step._replace(formula=partial(rotated, replace(rotary, rotations={name: other}), name))
-
-    return wrong
+    for step in at.steps("rotation"):
+        rotary, name = at.stack.rotary, step.part.layer_type
+        if rotary and (other := change(rotary.rotations, name)) is not None:
+            yield step._replace(formula=partial(rotated, replace(rotary, rotations={name: other}), name))
 
 
 def other_rotation(change: Callable[[Rotation], Rotation | None]) -> Wrong:

@@ -16,7 +16,7 @@ from minibert.families.parts.plan import GIVEN, Step, looked_up, passed, positio
 from minibert.families.parts.steps import Add, Inputs, Lookup, Positions, Tokens
 from minibert.files.tables import FormulaTable
 
-from .mistake import At, Mistake, Wrong, on
+from .mistake import At, Mistake, Wrong, late, on, then
 
 Count = Callable[[Positions, Inputs, Any, int], Any]  # a step, the inputs, the config, cached tokens -> positions
 
@@ -25,15 +25,12 @@ SINUSOIDS = ".sinusoids"
 # -- ids and positions -------------------------------------------------------------------------------------------
 
 
-def counted(when: str | Callable[[Positions], Any], count: Count) -> Wrong:
+@late
+def counted(at: At, when: str | Callable[[Positions], Any], count: Count) -> Iterator[Step]:
     """Count positions by `count`, in models with the rule `when` or for which `when` is true."""
-
-    def wrong(at: At) -> Iterator[Step]:
-        for step in at.steps("positions"):
-            if step.part.rule == when if isinstance(when, str) else when(step.part):
-                yield step._replace(formula=partial(positions, partial(count, step.part), at.layer.config))
-
-    return wrong
+    for step in at.steps("positions"):
+        if step.part.rule == when if isinstance(when, str) else when(step.part):
+            yield step._replace(formula=partial(positions, partial(count, step.part), at.layer.config))
 
 
 def as_if(**changes: Any) -> Count:
@@ -74,7 +71,7 @@ def from_start(start: int, at: At) -> Iterator[Step]:
     """Begin at another first position."""
     for step in at.steps("positions"):
         if further := start - step.part.first(at.layer.config):
-            yield _then(step, partial(np.add, further))
+            yield then(step, partial(np.add, further))
 
 
 def first_type(at: At) -> Iterator[Step]:
@@ -82,12 +79,6 @@ def first_type(at: At) -> Iterator[Step]:
     for step in at.steps("ids"):
         if step.part.ids == "token_type_ids" and isinstance(step.part, Add) and step.part.missing is None:
             yield step._replace(formula=partial(passed, replace(step.part, missing=0), at.layer.config))
-
-
-def _then(step: Step, change: Callable[[Array], Array]) -> Step:
-    """Change the output of a step, if it has any."""
-    right = step.formula
-    return step._replace(formula=lambda *x: None if (made := right(*x)) is None else np.asarray(change(made)))
 
 
 # -- rows --------------------------------------------------------------------------------------------------------
@@ -156,20 +147,17 @@ def types(change: Callable[[Array], Array], when: Callable[[int], bool]) -> Wron
 # -- sums and factors --------------------------------------------------------------------------------------------
 
 
-def sums(change: Callable[[At, tuple[str, ...]], Iterable[str]]) -> Wrong:
+@late
+def sums(at: At, change: Callable[[At, tuple[str, ...]], Iterable[str]]) -> Iterator[Step]:
     """Add up other rows, or the same rows in another order."""
-
-    def wrong(at: At) -> Iterator[Step]:
-        for step in at.steps("add"):
-            if (of := tuple(change(at, step.of))) not in (step.of, ()):
-                yield step._replace(of=of)
-
-    return wrong
+    for step in at.steps("add"):
+        if (of := tuple(change(at, step.of))) not in (step.of, ()):
+            yield step._replace(of=of)
 
 
 def zeros(ids: str) -> Wrong:
     """Store zeros for the rows of one kind."""
-    return on("rows", lambda step: _then(step, lambda x: x * 0) if step.part.step.ids == ids else None)
+    return on("rows", lambda step: then(step, lambda x: x * 0) if step.part.step.ids == ids else None)
 
 
 def left_out(ids: str) -> Wrong:
@@ -211,7 +199,7 @@ def word_rows_by_root(at: At) -> Iterator[Step]:
     for step in at.steps("rows") if not at.steps("scale") else ():
         lookup, module = step.part
         if isinstance(lookup, Tokens) and module.scale == 1:
-            yield _then(step, partial(scale, factor=math.sqrt(module.table.shape[1])))
+            yield then(step, partial(scale, factor=math.sqrt(module.table.shape[1])))
 
 
 def embeds_scaled(step: Step) -> Step | None:
