@@ -11,8 +11,7 @@ from minibert.models.open.options import SENTENCES
 from .common import Command, Parser, add_model, from_hub, load_model, print_lines, wants_bar
 
 
-def declare_distill(parser: Parser) -> None:
-    """Add the arguments."""
+def _declare_distill(parser: Parser) -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write")
     parser.add_argument(
         "--dims", type=int, default=256, metavar="N", help="numbers in a row, at most the model's width (default: 256)"
@@ -39,8 +38,7 @@ def _described(model: Any, width: int) -> Iterator[str]:
     yield "weights         by Zipf's law"
 
 
-def declare_extract(parser: Parser) -> None:
-    """Add the arguments."""
+def _declare_extract(parser: Parser) -> None:
     add_model(parser, side=False, argument=True)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write")
     parser.add_argument(
@@ -71,7 +69,7 @@ principal components. A text's vector is then the mean of its tokens' rows: some
 hundred times as fast, and without context. sentence-transformers and model2vec
 open the folder too.""",
         "minibert distill -m ./all-MiniLM-L6-v2 -o ./static",
-        declare_distill,
+        _declare_distill,
         run_distill,
     ),
     "extract": Command(
@@ -79,7 +77,7 @@ open the folder too.""",
 are the model's input. For a small model of sentence meanings, `minibert
 distill` is the better choice: its rows have passed the whole model.""",
         "minibert extract bert-base-uncased -o ./bert-input --dtype float16",
-        declare_extract,
+        _declare_extract,
         run_extract,
     ),
 }

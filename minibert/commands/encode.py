@@ -12,25 +12,8 @@ from minibert.errors import Text, error_of, parts_of
 from minibert.files.reading import STDIN, arriving_texts, check_stdin
 from minibert.models.open.options import SENTENCES, add_options
 
-from .common import (
-    BAR_AFTER,
-    Command,
-    Parser,
-    add_model,
-    add_precision,
-    add_prompts,
-    add_whole,
-    line_number,
-    load_layer,
-    load_model,
-    not_empty,
-    print_lines,
-    tell,
-    tell_empty,
-    tell_truncated,
-    tell_typing,
-    wants_bar,
-)
+from . import common
+from .common import Command, Parser, add_model, add_whole, load_layer, load_model, print_lines, tell
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,8 +26,7 @@ FEW_TEXTS = 32  # for at most this many, only the rows they need are fetched fro
 # -- encode --------------------------------------------------------------------------------------------------------
 
 
-def declare_encode(parser: Parser) -> None:
-    """Add the arguments."""
+def _declare_encode(parser: Parser) -> None:
     add_texts(parser)
     parser.add_argument(
         "--task", choices=("query", "document"),
@@ -52,8 +34,8 @@ def declare_encode(parser: Parser) -> None:
              "other settings for the task",
     )  # fmt: skip
     parser.add_argument("--normalize", action="store_true", help="scale each vector to length 1")
-    add_precision(parser, "all texts, so all are read first")
-    add_prompts(parser)
+    common.add_precision(parser, "all texts, so all are read first")
+    common.add_prompts(parser)
     add_options(parser, "sentences")
     add_model(parser, side=False, usual=SENTENCES, threads=True)
     add_options(parser, "bits")
@@ -131,8 +113,7 @@ def _smaller(vectors: Iterable[Any], precision: str) -> Iterator[Any]:
 # -- embed ---------------------------------------------------------------------------------------------------------
 
 
-def declare_embed(parser: Parser) -> None:
-    """Add the arguments."""
+def _declare_embed(parser: Parser) -> None:
     add_texts(parser)
     parser.add_argument(
         "--pooling", default="mean", metavar="{mean,max,none}",
@@ -200,8 +181,9 @@ def chunks_of(arguments: Any) -> Iterator[list[str]]:
     if not arguments.from_stdin:
         return chunked(arguments.texts, CHUNK)
     check_stdin()  # before a model is loaded
-    tell_typing()
-    return (chunk for texts in not_empty(arriving_texts(STDIN), arguments.empty) for chunk in chunked(texts, CHUNK))
+    common.tell_typing()
+    lines = common.not_empty(arriving_texts(STDIN), arguments.empty)
+    return (chunk for texts in lines for chunk in chunked(texts, CHUNK))
 
 
 def _refuse_files(texts: list[str]) -> None:
@@ -217,27 +199,27 @@ def streamed(
     vectors: Callable[[Iterable[list[str]]], Iterator[Any]], chunks: Iterable[list[str]], name: str, arguments: Any
 ) -> Iterator[Any]:
     """Yield the vectors of chunks of texts, with a bar on a terminal; an error names the line of stdin."""
-    if wants_bar(arguments.from_stdin, arguments.output is None):
+    if common.wants_bar(arguments.from_stdin, arguments.output is None):
         from minibert.models.run.pipeline import shown
 
         total = None if arguments.from_stdin else len(arguments.texts)
-        chunks = shown(chunks, total, name, BAR_AFTER)
+        chunks = shown(chunks, total, name, common.BAR_AFTER)
     try:
         yield from vectors(chunks)
     except ValueError as error:
         raise _of_line(error, arguments.empty) if arguments.from_stdin else error from None
-    tell_empty(len(arguments.empty))
+    common.tell_empty(len(arguments.empty))
 
 
 def _tell_truncated(truncated: list[Truncated], arguments: Any) -> None:
     """Print which arguments or lines of stdin were truncated."""
-    tell_truncated(truncated, line="line" if arguments.from_stdin else "", empty=arguments.empty)
+    common.tell_truncated(truncated, line="line" if arguments.from_stdin else "", empty=arguments.empty)
 
 
 def _of_line(error: ValueError, empty: list[int]) -> ValueError:
     """Return an error about text i with its line of stdin. empty: the numbers of the lines left out, from 0."""
-    every = parts_of(error)
-    parts = (f"line {line_number(part.number, empty)} of stdin" if isinstance(part, Text) else part for part in every)
+    every, line = parts_of(error), common.line_number
+    parts = (f"line {line(part.number, empty)} of stdin" if isinstance(part, Text) else part for part in every)
     return error_of(type(error), *parts)
 
 
@@ -269,7 +251,7 @@ model of late interaction (MultiVectorEncoder) prints a line for each token, and
 an empty line after each text; a SparseEncoder prints a line of id:weight. Their
 files end in .safetensors.""",
         'minibert encode -m ./all-MiniLM-L6-v2 "a text" "another text" -o vectors.npy',
-        declare_encode,
+        _declare_encode,
         run_encode,
     ),
     "embed": Command(
@@ -280,7 +262,7 @@ elsewhere. For the meaning of a sentence use `minibert encode`.
 
 Prints one vector per line, with all digits, as soon as its text is read.""",
         'minibert embed "a text" "another text" --normalize -o vectors.npy',
-        declare_embed,
+        _declare_embed,
         run_embed,
     ),
 }

@@ -10,19 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings, simplefilter
 
-from .common import (
-    Command,
-    Parser,
-    add_model,
-    add_whole,
-    coloured,
-    from_hub,
-    load_layer,
-    load_model,
-    print_lines,
-    shown_name,
-    tell,
-)
+from . import common
+from .common import Command, Parser, add_model, add_whole, load_layer, load_model, print_lines, tell
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
@@ -31,8 +20,7 @@ if TYPE_CHECKING:
 # -- explain -------------------------------------------------------------------------------------------------------
 
 
-def declare_explain(parser: Parser) -> None:
-    """Add the arguments."""
+def _declare_explain(parser: Parser) -> None:
     parser.add_argument("text", metavar="TEXT", nargs="?", help="the text; optional with --live")
     parser.set_defaults(without_text=lambda: parser.error("the following arguments are required: TEXT"))
     parser.add_argument("--pair", metavar="TEXT", help="a second text, to see token types; an empty one is ignored")
@@ -71,7 +59,7 @@ def run_explain(arguments: Any) -> None:
         from minibert.show.explain import explain
 
         with load_layer(arguments, lazy=not arguments.whole) as layer:
-            print_lines(explain(layer, arguments.text, arguments.pair, coloured(), arguments.truncate))
+            print_lines(explain(layer, arguments.text, arguments.pair, common.coloured(), arguments.truncate))
 
 
 def _write_page(arguments: Any, html: Path) -> None:
@@ -80,7 +68,7 @@ def _write_page(arguments: Any, html: Path) -> None:
 
     output_ending(html, (".html", ".htm"))
     with load_layer(arguments, lazy=not arguments.whole) as layer, _with_blocks(arguments, layer) as model:
-        name, pair, beside = shown_name(arguments.model), arguments.pair, arguments.beside
+        name, pair, beside = common.shown_name(arguments.model), arguments.pair, arguments.beside
         write_output(html, page(model, arguments.text, pair, arguments.truncate, name, beside).encode())
     tell(f"wrote {html}")
 
@@ -98,7 +86,7 @@ def _serve_page(arguments: Any) -> None:
             raise ValueError(f"--live shows every block and head, and has a second text; leave out --{name}")
     arguments.whole = True  # a page that computes needs the whole model
     with load_layer(arguments) as layer, _with_blocks(arguments, layer) as model:
-        live = Live(model, shown_name(arguments.model))
+        live = Live(model, common.shown_name(arguments.model))
         text = live.usual_text() if arguments.text is None else arguments.text
         live.state({"text": text})  # a text that the model refuses ends the command
         with LiveServer(listen("127.0.0.1", arguments.port), lambda: live.page(text), live.answers) as server:
@@ -144,15 +132,14 @@ def _explain_block(arguments: Any) -> None:
     from minibert.show.explain import explain_block
 
     with load_model(arguments) as encoder:
-        choices = arguments.pair, coloured(), arguments.truncate
+        choices = arguments.pair, common.coloured(), arguments.truncate
         print_lines(explain_block(encoder, arguments.text, arguments.block, arguments.head or 0, *choices))
 
 
 # -- info ----------------------------------------------------------------------------------------------------------
 
 
-def declare_info(parser: Parser) -> None:
-    """Add the arguments."""
+def _declare_info(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_model(parser, argument=True)
 
@@ -162,7 +149,7 @@ def run_info(arguments: Any) -> None:
     from minibert.models.open.load import assemble, family_of, open_model
     from minibert.show.info import info, info_json
 
-    opened = open_model(arguments.model, **from_hub(arguments), lazy=True)  # only sizes are needed
+    opened = open_model(arguments.model, **common.from_hub(arguments), lazy=True)  # only sizes are needed
     family = family_of(opened)
     source = opened.source()
     with assemble(opened, source, family, arguments.side) as layer:
@@ -188,8 +175,7 @@ def _identity(name: str, commit: str | None) -> str:
 # -- plot ----------------------------------------------------------------------------------------------------------
 
 
-def declare_plot(parser: Parser) -> None:
-    """Add the arguments."""
+def _declare_plot(parser: Parser) -> None:
     from minibert.show.pictures import PICTURES
 
     kinds = "\n".join(f"  {name:14} {each.about}" for name, each in PICTURES.items())
@@ -238,7 +224,7 @@ def run_plot(arguments: Any) -> None:
         if output is not None:
             refuse_model_file(output)  # before anything is drawn
         choices = {name: getattr(arguments, name) for name in ("text", "token", "block", "head", "other")}
-        figure = picture(arguments.kind, layer, model=shown_name(arguments.model), **choices)
+        figure = picture(arguments.kind, layer, model=common.shown_name(arguments.model), **choices)
         if arguments.kind == "attention" and arguments.block is arguments.head is None:
             tell("these are all heads, without the tokens' names; --block N --head N draws one head with them")
         elif needs_blocks and (arguments.block is None) != (arguments.head is None):
@@ -255,7 +241,7 @@ COMMANDS = {
         """Each step with its name, shape, formula, its function in minibert.equations, and
 the first numbers of one token.""",
         'minibert explain "We lived above the clouds"',
-        declare_explain,
+        _declare_explain,
         run_explain,
     ),
     "info": Command(
@@ -270,8 +256,8 @@ numbers, on_disk, tokenizer, blocks, blocks_on_disk, heads, not_read, made_for,
 sentence_vectors, token_vectors, queries, documents, longest_sentence, prompts,
 identity, same_bits. A fact that a model does not have is missing.""",
         "minibert info gpt2",
-        declare_info,
+        _declare_info,
         run_info,
     ),
-    "plot": Command("", 'minibert plot sum --text "We lived above the clouds" -o sum.svg', declare_plot, run_plot),
+    "plot": Command("", 'minibert plot sum --text "We lived above the clouds" -o sum.svg', _declare_plot, run_plot),
 }

@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING, Any
 from minibert.files.reading import STDIN
 from minibert.models.open.options import SENTENCES, add_options
 
-from .common import (
-    BAR_AFTER,
-    Command,
-    Parser,
-    add_k,
-    add_model,
-    load_model,
-    print_lines,
-    tell_empty,
-    tell_truncated,
-    texts_of,
-    wants_bar,
-)
+from . import common
+from .common import Command, Parser, add_k, add_model, load_model, print_lines, tell_truncated
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
@@ -32,8 +21,7 @@ SHOWN_PAIRS = 3  # under each result
 RERANKER = "cross-encoder/ms-marco-MiniLM-L6-v2"
 
 
-def declare_similar(parser: Parser) -> None:
-    """Add the arguments."""
+def _declare_similar(parser: Parser) -> None:
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="two or more texts; with --file one")
     parser.add_argument(
         "--file", metavar="LINES", help="a file of texts, one per line; - for stdin; empty lines are skipped"
@@ -91,7 +79,7 @@ def run_similar(arguments: Any) -> None:
         else:
             nearest_lines = nearest(encoder, texts[0], file, arguments.k, truncated, of_lines, empty)
             print_lines(lines_of(encoder, texts[0], nearest_lines, arguments.why))
-    tell_empty(len(empty))
+    common.tell_empty(len(empty))
     tell_truncated(truncated)
     tell_truncated(of_lines, "line", empty=empty)
 
@@ -144,8 +132,9 @@ def nearest(
     lines: dict[int, str] = {}  # the best lines so far, and the lines not compared yet
 
     def read() -> Iterator[list[str]]:
-        chunks, count = chunked(texts_of(file, empty), pipeline.chunk), 0
-        for chunk in shown(chunks, None, "similar", BAR_AFTER) if wants_bar(file == STDIN, prints=False) else chunks:
+        chunks, count = chunked(common.texts_of(file, empty), pipeline.chunk), 0
+        bar = common.wants_bar(file == STDIN, prints=False)
+        for chunk in shown(chunks, None, "similar", common.BAR_AFTER) if bar else chunks:
             lines.update(enumerate(chunk, count))
             count += len(chunk)
             yield chunk
@@ -159,8 +148,7 @@ def nearest(
     return list(zip(scores, lines.values(), strict=True))
 
 
-def declare_rank(parser: Parser) -> None:
-    """Add the arguments."""
+def _declare_rank(parser: Parser) -> None:
     parser.add_argument("query", metavar="QUERY", help="the question or search text")
     parser.add_argument(
         "--file", metavar="LINES", required=True, help="texts, one per line; - for stdin; empty lines are skipped"
@@ -178,11 +166,11 @@ def run_rank(arguments: Any) -> None:
         if arguments.why and encoder.result != "tokens":
             raise ValueError("a CrossEncoder reads both texts together and makes no vectors, so its score is no sum "
                              "over pairs of tokens; leave out --why, or name a model of late interaction")  # fmt: skip
-        bar = wants_bar(arguments.file == STDIN, prints=False)
+        bar = common.wants_bar(arguments.file == STDIN, prints=False)
         empty: list[int] = []
-        lines = list(texts_of(arguments.file, empty))
+        lines = list(common.texts_of(arguments.file, empty))
         print_lines(ranked(encoder, arguments.query, lines, arguments.k, bar, empty, arguments.why))
-    tell_empty(len(empty))
+    common.tell_empty(len(empty))
 
 
 def ranked(
@@ -220,7 +208,7 @@ model's folder names, by default the cosine. With --file the text gets the
 model's prompt "query" and the lines its prompt "document", if it has them. A
 second model orders them better: see `minibert rank`.""",
         'minibert similar "How do I reset my password?" --file questions.txt',
-        declare_similar,
+        _declare_similar,
         run_similar,
     ),
     "rank": Command(
@@ -229,7 +217,7 @@ the query and a line together. It ranks better than `similar` and takes longer,
 so use it for a few hundred lines. A model of late interaction (ColBERT,
 MultiVectorEncoder) ranks too.""",
         'minibert rank "boiled eggs" --file recipes.txt -m ./ms-marco-MiniLM-L6-v2',
-        declare_rank,
+        _declare_rank,
         run_rank,
     ),
 }

@@ -84,7 +84,7 @@ def test_a_closed_stdin(folder: Path, monkeypatch: Patch, capsys: Printed) -> No
 def test_a_bar_on_a_terminal_that_shows_no_vectors(
     output: str | None, stdout: bool, stderr: bool, folder: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
-    monkeypatch.setattr("minibert.commands.encode.BAR_AFTER", 0.0)
+    monkeypatch.setattr("minibert.commands.common.BAR_AFTER", 0.0)
     typed(monkeypatch, b"we\n" * 5000)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: stdout)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: stderr)
