@@ -12,7 +12,7 @@ from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.nine_terms import normed_parts, score_terms, term_shares
 from minibert.families.parts.modules import LayerNorm, Linear
-from minibert.families.parts.plan import REAL, Plan, layer_plan, value
+from minibert.families.parts.plan import REAL, Plan, Trace, layer_plan, value
 from minibert.families.parts.steps import Positions
 from minibert.files.tables import ScratchBuffer
 from minibert.models.encoder import Encoder
@@ -85,9 +85,7 @@ def _float64(module: LayerNorm | Linear) -> tuple[Array, Array]:
 # -- one cell ----------------------------------------------------------------------------------------------------
 
 
-def opened_cell(
-    encoder: Encoder, trace: Mapping[str, Array], block: int, head: int, query: int, key: int
-) -> dict[str, Any]:
+def opened_cell(encoder: Encoder, trace: Trace, block: int, head: int, query: int, key: int) -> dict[str, Any]:
     """Compute one cell of one head: `score = scale * sum of q * k + terms`, and its weight after softmax.
 
     `trace` holds one text. The block's own steps compute the queries, keys and values from it (norms of each head,
@@ -115,14 +113,10 @@ def opened_cell(
     scores, weights = (trace[name][0, head].astype(np.float64) for name in (attention.scores, attention.probabilities))
     visible = np.broadcast_to(value(f".{block}.keep", plan, values), (1, 1, seq, seq))[0, 0, query]
     shape = (1, attention.heads, seq, seq)
-    added: list[dict[str, Any]] = [
-        {
-            "name": name.removeprefix(f".{block}."),
-            "says": plan[name].says,
-            "number": float(np.broadcast_to(value(name, plan, values), shape)[0, head, query, key]),
-        }
-        for name in terms
-    ]
+    added = list[dict[str, Any]]()
+    for name in terms:
+        own = float(np.broadcast_to(value(name, plan, values), shape)[0, head, query, key])
+        added.append({"name": name.removeprefix(f".{block}."), "says": plan[name].says, "number": own})
     context = trace[attention.context][0, query].reshape(attention.heads, attention.head_dim)[head]
     products = q[query].astype(np.float64) * k[key]
     arrays: dict[str, Array] = {
@@ -133,10 +127,8 @@ def opened_cell(
     }  # fmt: skip
     if attention.rotated:
         heads = {"q": head, "k": head // (attention.heads // attention.key_heads)}
-        arrays |= {
-            f"turned_{letter}": value(f".{block}.{letter}", plan, values)[0, heads[letter]][position]
-            for letter, position in (("q", query), ("k", key))
-        }
+        for letter, position in (("q", query), ("k", key)):
+            arrays[f"turned_{letter}"] = value(f".{block}.{letter}", plan, values)[0, heads[letter]][position]
     return {
         "block": block, "head": head, "query": query, "key": key, "scale": float(attention.scale), "terms": added,
         "dot": float(products.sum()), "score": float(scores[query, key]), "seen": bool(visible[key]),
@@ -185,9 +177,6 @@ def named_kinds(weights: Array, input_ids: Array, separator: int | None, name: s
     kinds = (*KINDS, name or "separator")
     means = head_kinds(weights, input_ids, separator)
     known = np.nan_to_num(means, nan=-1.0)
-    return {
-        "kinds": kinds,
-        "least": LEAST,
-        "shares": [[[None if np.isnan(x) else x for x in head] for head in block] for block in means.tolist()],
-        "names": np.where(known.max(-1) >= LEAST, np.array(kinds)[known.argmax(-1)], "none").tolist(),
-    }
+    shares = [[[None if np.isnan(x) else x for x in head] for head in block] for block in means.tolist()]
+    names = np.where(known.max(-1) >= LEAST, np.array(kinds)[known.argmax(-1)], "none").tolist()
+    return {"kinds": kinds, "least": LEAST, "shares": shares, "names": names}

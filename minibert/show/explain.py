@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.families.parts.plan import GIVEN, POSITIONS, Plan, Step, given, kind_of, layer_plan, value
+from minibert.families.parts.plan import GIVEN, POSITIONS, Plan, Step, Trace, given, kind_of, layer_plan, value
 from minibert.families.static import STATIC
 from minibert.models.input_layer import EmbeddingLayer
 
@@ -125,9 +125,7 @@ def _token_table(tokens: list[str | None], ids: Mapping[str, Sequence[Any]], bol
         yield "  ".join([padded(name, wide), *numbers])
 
 
-def _layer_steps(
-    plan: Plan, trace: Mapping[str, Array], values: dict[str, Any]
-) -> Iterator[tuple[str, Explanation, Array]]:
+def _layer_steps(plan: Plan, trace: Trace, values: dict[str, Any]) -> Iterator[tuple[str, Explanation, Array]]:
     """Yield each value of the input layer's trace: its name, its explanation and its rows."""
     last: Array | None = None
     for key, rows in trace.items():
@@ -184,9 +182,7 @@ def explain_block(
             yield f"  {tokens[position]}  {beginning(row)}"
 
 
-def block_steps(
-    encoder: Encoder, trace: Mapping[str, Array], i: int, head: int
-) -> Iterator[tuple[str, str, Explanation]]:
+def block_steps(encoder: Encoder, trace: Trace, i: int, head: int) -> Iterator[tuple[str, str, Explanation]]:
     """Yield each value of block i in the order of computation: its name, its key in the trace, its explanation."""
     keys, last = list(trace), f"hidden_states.{i + 1}"
     keys = keys[keys.index(f"hidden_states.{i}") : keys.index(last) + 1]

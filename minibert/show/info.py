@@ -186,11 +186,8 @@ def _late(config: SentenceConfig) -> dict[str, str]:
     if config.late.skipped:
         for task in config.late.skips:
             lines[task] = f"{lines.get(task, '')}, without {' '.join(config.late.skipped)}"
-    return {
-        "token vectors": f"{config.dim} numbers for each token; by {config.measure}",
-        "queries": lines["query"],
-        "documents": lines["document"],
-    }
+    vectors = f"{config.dim} numbers for each token; by {config.measure}"
+    return {"token vectors": vectors, "queries": lines["query"], "documents": lines["document"]}
 
 
 def _prompts(config: SentenceConfig) -> dict[str, str]:
@@ -222,10 +219,8 @@ def stored_blocks(layer: EmbeddingLayer) -> dict[str, Tensor | None]:
 
 
 def _tokenizer(layer: EmbeddingLayer) -> str:
-    types = (
-        "; its class gives a second text type 0, as transformers does, but tokenizer.json gives it another: "
-        'tokenize(a, b, types="file")'
-    )
+    another = 'tokenizer.json gives it another: tokenize(a, b, types="file")'
+    types = f"; its class gives a second text type 0, as transformers does, but {another}"
     try:
         leaves_out = layer.adds_types and layer.tokenizer.leaves_types_out
         return f"{layer.tokenizer.kind}, {layer.tokenizer.size:,} tokens{types * leaves_out}"

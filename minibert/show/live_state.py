@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import BoundAttention, BoundFeedForward
+from minibert.families.parts.plan import Trace
 from minibert.http_guard import Field, check_fields, wrong
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
@@ -150,9 +151,7 @@ def read_question(name: str, sent: Any) -> list[Any]:
 # -- to a change -------------------------------------------------------------------------------------------------
 
 
-def change_of(
-    encoder: Encoder, state: State, other: Mapping[str, Array] | None, batch: Mapping[str, Array]
-) -> dict[str, Function]:
+def change_of(encoder: Encoder, state: State, other: Trace | None, batch: Trace) -> dict[str, Function]:
     """Turn a state into an encoder's `change`; `other` is the trace of the second text, `batch` holds the text's ids.
 
     A feed-forward that is switched off adds 0; heads and blocks: see `knock_out`. A term subtracted from block 0's

@@ -24,7 +24,7 @@ from minibert.equations import activations, attention_positions, blocks, gated_b
 from minibert.equations.input_layer import Array, layer_norm
 from minibert.equations.similarity import cosine_similarity
 from minibert.errors import MinibertError
-from minibert.families.parts.plan import Plan, Step, value
+from minibert.families.parts.plan import Plan, Step, Trace, value
 from minibert.models.sentences.token_pairs import pairs_of_rows
 
 from .explain import name_of
@@ -137,17 +137,10 @@ def packed_group(group: Sequence[Stage]) -> dict[str, Any]:
         if stage.table_rows is not None:  # the row of a word or type that occurs twice is packed once
             _, first, index = np.unique(stage.table_rows, return_index=True, return_inverse=True)
             rows = rows[first]
-        bands.append(
-            {
-                "name": stage.name,
-                "sign": stage.sign,
-                "tells": stage.meaning,
-                "taken": None if stage.table_rows is None else stage.table_rows.tolist(),
-                "reach": _reach([stage.rows]) if stage.sign == "→" else scale,
-                "index": index.tolist(),
-                "rows": packed(rows),
-            }
-        )
+        taken = None if stage.table_rows is None else stage.table_rows.tolist()
+        reach = _reach([stage.rows]) if stage.sign == "→" else scale
+        band = {"name": stage.name, "sign": stage.sign, "tells": stage.meaning, "taken": taken, "reach": reach}
+        bands.append({**band, "index": index.tolist(), "rows": packed(rows)})
     return {"dim": group[0].rows.shape[-1], "stages": bands}
 
 
@@ -173,15 +166,9 @@ def norm_of(groups: Sequence[Sequence[Stage]], tokens: Sequence[str]) -> tuple[d
         # no minus before a mean that rounds to 0
         cells = "".join(f"<td>{number:.4f}</td>".replace("-0.0000", "0.0000") for number in moments)
         lines.append(f'<tr data-token="{i}"><th scope="row"><bdi dir="ltr">{escape(token)}</bdi></th>{cells}</tr>')
-    data = {
-        "group": g,
-        "stage": s,
-        "eps": module.eps,
-        "mean": packed(before.mean(axis=-1)),
-        "variance": packed(before.var(axis=-1)),
-        "weight": packed(module.weight),
-        "bias": None if module.bias is None else packed(module.bias),
-    }
+    means = {"mean": packed(before.mean(axis=-1)), "variance": packed(before.var(axis=-1))}
+    bias = None if module.bias is None else packed(module.bias)
+    data = {"group": g, "stage": s, "eps": module.eps, **means, "weight": packed(module.weight), "bias": bias}
     return data, "\n".join(lines)
 
 
@@ -191,13 +178,9 @@ def norm_of(groups: Sequence[Sequence[Stage]], tokens: Sequence[str]) -> tuple[d
 def block_numbers(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
     """Compute the numbers that the script draws for one text with tokens."""
     stack = encoder.stack
-    return {
-        "blocks": len(stack.blocks),
-        "heads": stack.heads,
-        "attention": packed(np.stack([trace[f"attentions.{i}"][0] for i in range(len(stack.blocks))])),
-        "scores": scores(encoder, trace),
-        "moves": moves(encoder, trace),
-    }
+    attention = packed(np.stack([trace[f"attentions.{i}"][0] for i in range(len(stack.blocks))]))
+    derived = {"scores": scores(encoder, trace), "moves": moves(encoder, trace)}
+    return {"blocks": len(stack.blocks), "heads": stack.heads, "attention": attention, **derived}
 
 
 def blocks_part(encoder: Encoder, data: str, listed_before: set[Any]) -> dict[str, str]:
@@ -205,20 +188,12 @@ def blocks_part(encoder: Encoder, data: str, listed_before: set[Any]) -> dict[st
     stack = encoder.stack
     feed = stack.blocks[-1].parts[1]
     norm = type(stack.blocks[-1].modules[feed.pre_norm or feed.post_norm]).__name__
-    order = (
-        f"Both add to the vector. {norm} is applied to what enters them, so the vector itself can grow."
-        if feed.pre_norm
-        else f"{norm} follows each sum and sets the vector's size anew, so what is added does not pile up."
-    )
-    used = _functions(stack) - listed_before
-    positions = rotary, attention_positions
-    return rendered_part(
-        "blocks",
-        order=order,
-        causal=" Here no token sees those after it." * stack.causal,
-        formulas=listed(used, input_layer, *positions, activations, blocks, gated_blocks),
-        data=data,
-    )
+    order = f"{norm} follows each sum and sets the vector's size anew, so what is added does not pile up."
+    if feed.pre_norm:
+        order = f"Both add to the vector. {norm} is applied to what enters them, so the vector itself can grow."
+    used, causal = _functions(stack) - listed_before, " Here no token sees those after it." * stack.causal
+    formulas = listed(used, input_layer, rotary, attention_positions, activations, blocks, gated_blocks)
+    return rendered_part("blocks", order=order, causal=causal, formulas=formulas, data=data)
 
 
 def _functions(stack: Stack) -> set[Any]:
@@ -288,15 +263,9 @@ def moves(encoder: Encoder, trace: Mapping[str, Array]) -> list[list[dict[str, A
             more["turn"] = np.diagonal(cosine_similarity(states[i - 1], state)).tolist()
         for position, row in enumerate(cosine_similarity(state)):
             order = [other for other in np.argsort(-row, kind="stable").tolist() if other != position][:NEAREST]
-            entry.append(
-                {
-                    "size": size[position],
-                    "largest": _largest(state[position], size[position]),
-                    "nearest": order,
-                    "cosines": row[order].tolist(),
-                    **{name: numbers[position] for name, numbers in more.items()},
-                }
-            )
+            own = {"size": size[position], "largest": _largest(state[position], size[position]), "nearest": order}
+            changes = {name: numbers[position] for name, numbers in more.items()}
+            entry.append({**own, "cosines": row[order].tolist(), **changes})
         moves_by_block.append(entry)
     return moves_by_block
 
@@ -321,20 +290,15 @@ def common_token(tokens: Sequence[str], others: Sequence[str], positions: Sequen
     return max(both, key=lambda i: len(tokens[i]), default=None)
 
 
-def beside_numbers(
-    encoder: Encoder, trace: Mapping[str, Array], tokens: Sequence[str], other: Mapping[str, Array]
-) -> dict[str, Any]:
+def beside_numbers(encoder: Encoder, trace: Trace, tokens: Sequence[str], other: Trace) -> dict[str, Any]:
     """Compute the numbers the script draws: cosines of each token of `trace` and of each of `other`, by block."""
     count = len(encoder.stack.blocks)
     states = [f"hidden_states.{i}" for i in range(count + 1)]
     cosines = [cosine_similarity(trace[name][0], other[name][0]) for name in states]
-    return {
-        "tokens": list(tokens),
-        "first": min(1, len(tokens) - 1),
-        "attention": packed(np.stack([other[f"attentions.{i}"][0] for i in range(count)])),
-        "cosines": packed(np.stack(cosines).astype(np.float32)),
-        "sum": sum_numbers(encoder, trace[states[-1]][0], other[states[-1]][0]),
-    }
+    attention = packed(np.stack([other[f"attentions.{i}"][0] for i in range(count)]))
+    shown = {"tokens": list(tokens), "first": min(1, len(tokens) - 1), "attention": attention}
+    total = sum_numbers(encoder, trace[states[-1]][0], other[states[-1]][0])
+    return {**shown, "cosines": packed(np.stack(cosines).astype(np.float32)), "sum": total}
 
 
 def sum_numbers(encoder: Encoder, rows: Array, others: Array) -> dict[str, Any]:

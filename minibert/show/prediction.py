@@ -14,7 +14,7 @@ script `page_prediction.js`. The logits are the trace's; a page holds only the l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from html import escape
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from minibert.errors import CheckpointError
 from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, BoundResidual
 from minibert.families.parts.heads import POOLED, BoundHead
 from minibert.families.parts.modules import LayerNorm, Linear, RMSNorm
+from minibert.families.parts.plan import Trace
 from minibert.models.encoder import Encoder
 from minibert.models.heads.heads import logit_pieces, positions_of
 from minibert.models.heads.labels import REGRESSION, SEVERAL
@@ -106,9 +107,7 @@ class _Backward:
         self.g = self.g * factor[:, None]
 
 
-def logit_shares(
-    encoder: Encoder, input_ids: Array, trace: Mapping[str, Array], head: BoundHead, labels: Array
-) -> Shares:
+def logit_shares(encoder: Encoder, input_ids: Array, trace: Trace, head: BoundHead, labels: Array) -> Shares:
     """Split logits into the terms that each part of the model adds.
 
     `trace` holds one text without padding, of these ids (1, seq), with this head: `encoder.trace(..., head=head.name)`.
@@ -144,9 +143,7 @@ def _tokens_of(head: BoundHead, input_ids: Array) -> Array:
     return np.arange(input_ids.shape[1]) if positions is None else positions
 
 
-def _head_shares(
-    back: _Backward, block: BoundBlock, part: BoundResidual, trace: Mapping[str, Array], tokens: Array
-) -> Array:
+def _head_shares(back: _Backward, block: BoundBlock, part: BoundResidual, trace: Trace, tokens: Array) -> Array:
     """Compute the share of each head of one block, (tokens, k, heads); the output map's bias counts as a bias."""
     attention, inside = part.work, _Backward(back.g, back.biases)
     assert isinstance(attention, BoundAttention)
@@ -158,7 +155,7 @@ def _head_shares(
     return np.asarray(numbers.reshape(*numbers.shape[:2], attention.heads, attention.head_dim).sum(axis=-1))
 
 
-def _through_head(trace: Mapping[str, Array], head: BoundHead, labels: Array, x: Array) -> _Backward:
+def _through_head(trace: Trace, head: BoundHead, labels: Array, x: Array) -> _Backward:
     """Go back from the logits to the hidden states x (tokens, dim) that the head takes: one row, or one per token."""
     weight, bias = head.last.weight, head.last.bias
     g, biases = weight[labels].astype(np.float64), np.zeros(labels.shape)
@@ -179,7 +176,7 @@ def _through_head(trace: Mapping[str, Array], head: BoundHead, labels: Array, x:
     return back
 
 
-def _total(trace: Mapping[str, Array], head: BoundHead, labels: Array) -> Array:
+def _total(trace: Trace, head: BoundHead, labels: Array) -> Array:
     logits = trace["logits"].reshape(len(labels), head.labels)
     chosen = np.take_along_axis(logits, labels, axis=1).astype(np.float64)
     mean = logits.mean(axis=1, dtype=np.float64, keepdims=True) if head.labels > 1 else 0.0
@@ -232,7 +229,7 @@ def token_name(encoder: Encoder, i: int) -> str:
 
 
 def prediction_numbers(
-    encoder: Encoder, head: BoundHead, input_ids: Array, trace: Mapping[str, Array], adds_up: bool = True
+    encoder: Encoder, head: BoundHead, input_ids: Array, trace: Trace, adds_up: bool = True
 ) -> dict[str, Any]:
     """Compute the numbers that the script draws from the trace of one text; without adds_up there are no shares."""
     activate, chance = activation_of(encoder, head)
@@ -251,19 +248,12 @@ def prediction_numbers(
         in_blocks = np.concatenate([shares.heads, shares.feed_forward[..., None]], axis=3)
         every = [in_blocks.reshape(*labels.shape, -1), shares.input_layer[..., None], shares.biases[..., None]]
         parts, totals = _packed_float32(np.concatenate(every, axis=2)), _packed_float32(shares.total)
-    return {
-        "each": head.pooling == "every",
-        "chance": chance,
-        "k": labels.shape[1],
-        "names": [[names[i] for i in row] for row in labels.tolist()],
-        "lens": _packed_float32(np.stack(lens, axis=1)),
-        "best": [
-            [(names[int(i[row])], float(most[row])) for i, most in zip(best, highest, strict=True)]
-            for row in range(len(labels))
-        ],
-        "shares": parts,
-        "totals": totals,
-    }
+    both = list(zip(best, highest, strict=True))
+    likeliest = [[(names[int(i[row])], float(most[row])) for i, most in both] for row in range(len(labels))]
+    named = [[names[i] for i in row] for row in labels.tolist()]
+    about = {"each": head.pooling == "every", "chance": chance, "k": labels.shape[1], "names": named}
+    blocks = {"lens": _packed_float32(np.stack(lens, axis=1)), "best": likeliest}
+    return {**about, **blocks, "shares": parts, "totals": totals}
 
 
 def prediction_part(encoder: Encoder, head: BoundHead, data: str) -> dict[str, str]:
@@ -280,9 +270,7 @@ def prediction_part(encoder: Encoder, head: BoundHead, data: str) -> dict[str, s
     )
 
 
-def _after_each_block(
-    encoder: Encoder, head: BoundHead, input_ids: Array, trace: Mapping[str, Array]
-) -> Iterator[Array]:
+def _after_each_block(encoder: Encoder, head: BoundHead, input_ids: Array, trace: Trace) -> Iterator[Array]:
     """Compute the head's logits (n, labels) after the input layer and each block, one large array at a time."""
     stack, tokens = encoder.stack, _tokens_of(head, input_ids)
     for i in range(len(stack.blocks)):

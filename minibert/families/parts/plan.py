@@ -61,6 +61,7 @@ class Step(NamedTuple):
 
 
 Plan = Mapping[str, Step]
+Trace = Mapping[str, Array]  # name of an intermediate -> its values
 
 
 def by_key(steps: Iterable[Step]) -> dict[str, Step]:
