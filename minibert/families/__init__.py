@@ -9,23 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minibert.families.parts.config import Config, replace
-    from minibert.families.parts.modules import Embedding, LayerNorm, Linear
-    from minibert.families.parts.steps import (
-        Add,
-        Binder,
-        Inputs,
-        Mask,
-        Norm,
-        Positions,
-        Project,
-        Scale,
-        Step,
-        Tokens,
-        always,
-    )
-
     from .family import Family
+    from .parts.config import Config, replace
+    from .parts.modules import Embedding, LayerNorm, Linear
+    from .parts.steps import Add, Binder, Inputs, Mask, Norm, Positions, Project, Scale, Step, Tokens, always
     from .rows import FAMILIES
 
 __all__ = [

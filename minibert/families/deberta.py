@@ -13,21 +13,12 @@ from minibert.equations.blocks import split_heads
 from minibert.equations.input_layer import Array
 from minibert.families.parts.block_parts import Attention, BindContext, Blocks, Residual
 from minibert.families.parts.config import Config, projected, replace, switch, typed
-from minibert.families.parts.heads import (
-    ANSWER,
-    CLASSIFIER,
-    TOKEN_CLASSES,
-    WORDS,
-    Act,
-    HeadLinear,
-    classes,
-    masked_word,
-)
 from minibert.families.parts.plan import PositionTerm
 from minibert.families.parts.steps import Binder, Mask, Norm, Project
 
 from .bert import BERT, BERT_DEFAULTS, BERT_FEED, BERT_WORDS, NARROW, NORM, POSITION, TYPE, WORD
 from .family import scheme
+from .parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadLinear, classes, masked_word
 from .rows import ModelType
 
 DEBERTA_V2 = replace(

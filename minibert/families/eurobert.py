@@ -5,19 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from minibert.families.parts.config import FULL, SLIDING, Config, layer_type, of_each_block, replace
-from minibert.families.parts.heads import (
-    ANSWER,
-    CLASSIFIER,
-    TOKEN_CLASSES,
-    WORDS,
-    Act,
-    HeadLinear,
-    classes,
-    masked_word,
-)
 
 from .llama import BIASED, GATED, LLAMA, LLAMA_BLOCKS, llama_blocks
 from .modernbert import first_or_mean
+from .parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadLinear, classes, masked_word
 from .rows import ModelType
 
 if TYPE_CHECKING:

@@ -83,9 +83,8 @@ class Family(Frozen):
         for key, value in self.only.items():
             found = config.get(key)
             if found is not None and (found != value or isinstance(found, bool) != isinstance(value, bool)):
-                raise config.refused(
-                    f"{key!r} must be {value!r} for {self.model_type}, found {found!r}: numbers would be wrong"
-                )
+                expected = f"must be {value!r} for {self.model_type}"
+                raise config.refused(f"{key!r} {expected}, found {found!r}: numbers would be wrong")
         return config
 
     def steps_for(self, side: str) -> tuple[Step, ...]:

@@ -21,15 +21,13 @@ GPT2_WORDS = {
 
 GPT_DEFAULTS = {"layer_norm_epsilon": 1e-5, "pad_token_id": None}
 
+GPT2_TYPES = Add(
+    path="wte", names=("wte.weight", "lm_head.weight"), ids="token_type_ids", rows="vocab_size", role=" (types)"
+)
+
 GPT2 = Family(
     model_type="gpt2",
-    steps=(
-        Tokens(path="wte", padding_idx=None),
-        Positions(path="wpe"),
-        Add(
-            path="wte", names=("wte.weight", "lm_head.weight"), ids="token_type_ids", rows="vocab_size", role=" (types)"
-        ),
-    ),
+    steps=(Tokens(path="wte", padding_idx=None), Positions(path="wpe"), GPT2_TYPES),
     prefixes=("transformer.",),
     checked_prefixes=(),
     aliases=GPT2_WORDS,
@@ -50,7 +48,7 @@ OPENAI_GPT = replace(
     steps=(
         Tokens(path="tokens_embed", padding_idx=None),
         Positions(path="positions_embed", cached=False),
-        replace(GPT2.steps[2], path="tokens_embed", names=("tokens_embed.weight", "lm_head.weight")),
+        replace(GPT2_TYPES, path="tokens_embed", names=("tokens_embed.weight", "lm_head.weight")),
     ),
     defaults=GPT_DEFAULTS,
 )

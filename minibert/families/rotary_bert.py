@@ -5,21 +5,12 @@ from __future__ import annotations
 from minibert.families.parts.block_names import LegacyName
 from minibert.families.parts.block_parts import Blocks, FeedForward, Residual
 from minibert.families.parts.config import replace, typed
-from minibert.families.parts.heads import (
-    CLASSIFIER,
-    POOLER,
-    TOKEN_CLASSES,
-    WORDS,
-    Act,
-    HeadLinear,
-    classes,
-    masked_word,
-)
 from minibert.families.parts.steps import Norm
 
 from .bert import BERT, BERT_DEFAULTS, BERT_WORDS, NORM, TYPE, WORD
 from .family import scheme
 from .llama import GATED, ROTATED
+from .parts.heads import CLASSIFIER, POOLER, TOKEN_CLASSES, WORDS, Act, HeadLinear, classes, masked_word
 from .roberta import MPNET_HEADS, XLM_ROBERTA, flash_names
 from .rows import ModelType
 

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.config import Config, replace
-from minibert.families.parts.heads import (
-    ANSWER,
-    CLASSIFIER,
-    TOKEN_CLASSES,
-    WORDS,
-    Act,
-    HeadLinear,
-    classes,
-    masked_word,
-)
 from minibert.families.parts.steps import Norm, Project
 
 from .bert import BERT, BERT_DEFAULTS, NARROW, NORM, POSITION, TYPE, WORD
+from .parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadLinear, classes, masked_word
 from .rows import ModelType
 
 DISTILBERT = replace(
@@ -88,9 +79,8 @@ MOST_SHARED = 1_000  # in other models a missing tensor shows that the count is 
 def _albert_count(config: Config) -> int:
     count = config.integer("num_hidden_layers") * config.integer("inner_group_num")
     if count > MOST_SHARED:
-        raise config.refused(
-            f"'num_hidden_layers' times 'inner_group_num' is at most {MOST_SHARED:,} (ALBERT: 12), found {count:,}"
-        )
+        most = f"at most {MOST_SHARED:,} (ALBERT: 12), found {count:,}"
+        raise config.refused(f"'num_hidden_layers' times 'inner_group_num' is {most}")
     return count
 
 

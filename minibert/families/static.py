@@ -39,10 +39,9 @@ class StaticRows(Tokens):
     def _weights(self, binder: Binder, count: int) -> Array:
         found = binder.table(("weights",), None, tuple(NUMPY_DTYPE), 1).array()
         if len(found) != count:
-            raise CheckpointError(
-                f"{binder.where}: tensor 'weights' must have a number for each of {count} tokens, found {len(found)}; "
-                "the tensors are of different models, fetch the file again"
-            )
+            expected = f"a number for each of {count} tokens, found {len(found)}"
+            advice = "the tensors are of different models, fetch the file again"
+            raise CheckpointError(f"{binder.where}: tensor 'weights' must have {expected}; {advice}")
         return found
 
     def _mapping(self, binder: Binder, table: Table) -> Array:
@@ -51,10 +50,9 @@ class StaticRows(Tokens):
         ids = found.stored_numbers
         least, most = int(ids.min(initial=0)), int(ids.max(initial=0))
         if least < 0 or most >= table.shape[0]:
-            raise CheckpointError(
-                f"{binder.where}: tensor 'mapping' must name rows in 0..{table.shape[0] - 1} of the table, found "
-                f"{least if least < 0 else most}; the file is damaged, fetch it again"
-            )
+            found_id = f"found {least if least < 0 else most}; the file is damaged, fetch it again"
+            rows = f"rows in 0..{table.shape[0] - 1} of the table"
+            raise CheckpointError(f"{binder.where}: tensor 'mapping' must name {rows}, {found_id}")
         return ids.astype(np.intp, copy=False)
 
 

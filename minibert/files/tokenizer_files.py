@@ -63,10 +63,9 @@ def open_tokenizer(
         named_class = declared = None
     name = class_of(named_class or declared, usual, lambda: path is not None and _mentions(path, b'"ByteLevel"'))
     if name in classes.ELSEWHERE:
-        raise TokenizerError(
-            f"{where}: the tokenizer class {name} has rules that minibert does not have; if tokenizer.json alone gives "
-            "the right ids, set tokenizer_class to PreTrainedTokenizerFast in tokenizer_config.json"
-        )
+        advice = "set tokenizer_class to PreTrainedTokenizerFast in tokenizer_config.json"
+        why = f"the tokenizer class {name} has rules that minibert does not have"
+        raise TokenizerError(f"{where}: {why}; if tokenizer.json alone gives the right ids, {advice}")
     class_ = classes.CLASSES.get(name, classes.AS_IT_STANDS)
     try:
         with without_panic(str(path)):
@@ -75,10 +74,8 @@ def open_tokenizer(
             elif class_.older and (path := find(class_.older)) is not None:
                 reader = _from_older(path, class_, config, find, where)
             else:
-                raise TokenizerError(
-                    f"{where} has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json with merges.txt; "
-                    f"pass ids, or {CONVERT}"
-                )
+                expected = "tokenizer.json, or vocab.txt, or vocab.json with merges.txt"
+                raise TokenizerError(f"{where} has no tokenizer: expected {expected}; pass ids, or {CONVERT}")
         reader.encode_special_tokens = config.get("split_special_tokens") is True
         named = {key.removesuffix("_token"): token.content for key, token in _named_tokens(class_, config).items()}
         truncates, pads = _is_left(config, "truncation_side"), _is_left(config, "padding_side", class_.pads)
@@ -122,10 +119,9 @@ def _from_json(path: FileName, class_: TokenizerClass, config: Json, find: Find,
     kind = type(stored.model).__name__
     if class_.kind not in ("", kind):
         if declared:
-            raise TokenizerError(
-                f"{path}: tokenizer_config.json names {config['tokenizer_class']}, which is for {class_.kind}, but "
-                f"this file's model is {kind}; set tokenizer_class to PreTrainedTokenizerFast to read it as it stands"
-            )
+            names = f"tokenizer_config.json names {config['tokenizer_class']}, which is for {class_.kind}"
+            advice = "set tokenizer_class to PreTrainedTokenizerFast to read it as it stands"
+            raise TokenizerError(f"{path}: {names}, but this file's model is {kind}; {advice}")
         class_ = classes.AS_IT_STANDS
     reader, added = stored, stored.get_added_tokens_decoder()
     if class_.rules is not None:

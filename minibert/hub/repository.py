@@ -263,10 +263,9 @@ class Repository:
             return {}
         token = get_token() if self._token is None else self._token
         if token and not re.fullmatch(r"[!-~]+", token):  # else the HTTP library's message would show it
-            raise HubError(
-                f"the token (of token=, of HF_TOKEN or in {constants.HF_TOKEN_PATH}) has characters outside printable "
-                "ASCII; copy it again from the settings of your account, or log in again with `hf auth login`"
-            )
+            advice = "copy it again from the settings of your account, or log in again with `hf auth login`"
+            source = f"the token (of token=, of HF_TOKEN or in {constants.HF_TOKEN_PATH})"
+            raise HubError(f"{source} has characters outside printable ASCII; {advice}")
         return {"authorization": f"Bearer {token}"} if token else {}
 
     @contextmanager

@@ -73,11 +73,9 @@ class EmbeddingLayer(OfModules):
     ) -> None:
         self._steps: tuple[Bound, ...] | None = tuple(steps)
         # every method reads `steps` last; `close` clears it first
-        self._open_tokenizer = tokenizer
+        self._open_tokenizer, self._attention_position = tokenizer, attention_position
         self._opened: dict[str, Tokenizer] = {}
-        self._attention_position = attention_position
-        self._closing = closing
-        self._reopen = reopen
+        self._closing, self._reopen = closing, reopen
         self._width: int = steps[0].module.table.shape[1]
         widths = [self._width, *(module.weight.shape[0] for _, module in steps if isinstance(module, Linear))]
         prepare = Preparation(family, config, steps, dtype)
@@ -263,10 +261,8 @@ class EmbeddingLayer(OfModules):
     ) -> LayerPipeline:
         """The steps of `embed`, for callers with their own loop: its arguments, and its errors."""
         if pooling == "cls":
-            raise ValueError(
-                "pooling 'cls' is meaningless here: before attention the first row is the same for every text, because "
-                "it comes from [CLS], type 0 and position 0 alone; use 'mean' or 'max'"
-            )
+            why = "the first row is the same for every text, because it comes from [CLS], type 0 and position 0 alone"
+            raise ValueError(f"pooling 'cls' is meaningless here: before attention {why}; use 'mean' or 'max'")
         if pooling not in (None, "mean", "max"):
             raise ValueError(f"pooling must be 'mean', 'max' or None, found {pooling!r}")
         poolings, dim = ((), None) if pooling is None else ((pooling,), self.dim)
@@ -332,10 +328,8 @@ class EmbeddingLayer(OfModules):
     def __reduce__(self) -> tuple[Any, ...]:
         self.steps  # noqa: B018  raises if the layer is closed
         if self._reopen is None:
-            raise TypeError(
-                "this layer cannot be pickled or copied: it was not made by minibert.load, so it has no name to open "
-                "it again"
-            )
+            why = "it was not made by minibert.load, so it has no name to open it again"
+            raise TypeError(f"this layer cannot be pickled or copied: {why}")
         return self._reopen, ()
 
     def close(self) -> None:

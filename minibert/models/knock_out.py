@@ -88,10 +88,8 @@ class _Kept(threading.local):
     def take(self) -> Array:
         """Return the values and drop them, so that another run cannot use them."""
         if not self.values:
-            raise ValueError(
-                f"change[{self.name!r}] of knock_out is missing, which a later change needs; {{**knock_out(...), "
-                "name: function}} can add names, but not replace one"
-            )
+            advice = "{**knock_out(...), name: function} can add names, but not replace one"
+            raise ValueError(f"change[{self.name!r}] of knock_out is missing, which a later change needs; {advice}")
         return self.values.pop()
 
 

@@ -47,10 +47,8 @@ class Model(OfModules):
         heads: Callable[[], Heads],
         threads: int | None = None,
     ) -> None:
-        shown = dict(
-            config=config, dim=stack.width(embeddings.dim), dtype=embeddings.dtype, block_family=blocks, threads=threads
-        )
-        vars(self).update(shown)
+        vars(self).update(config=config, dim=stack.width(embeddings.dim), dtype=embeddings.dtype)
+        vars(self).update(block_family=blocks, threads=threads)
         self._layer = embeddings
         self._stack: Stack | None = stack
         self._heads: Callable[[], Heads] | None = heads
@@ -237,9 +235,8 @@ class Model(OfModules):
             hint = advice(name, (*known, "attention_mask", "inputs_embeds", "head", "change")) or "; leave it out"
             raise TypeError(f"an encoder takes no {name}{hint}")
         if self.stack.rotary is not None and given.get("position_ids") is not None:
-            raise TypeError(
-                "this encoder rotates queries and keys by each token's position; it takes no position_ids, leave it out"
-            )
+            turns = "this encoder rotates queries and keys by each token's position"
+            raise TypeError(f"{turns}; it takes no position_ids, leave it out")
         inputs, single = self._layer.prepare(input_ids, given, attention_mask, inputs_embeds=inputs_embeds)
         shape = (inputs.batch, inputs.seq)
         if attention_mask is None:
@@ -250,10 +247,8 @@ class Model(OfModules):
             raise ValueError(ONES)
         empty = np.flatnonzero(~keep.any(axis=1)).tolist()
         if inputs.seq and empty and self.stack.blocks:
-            raise ValueError(
-                f"attention_mask[{empty[0]}] is 0 everywhere, but a sequence needs a token: attention over padding "
-                "alone has no meaning; leave that sequence out"
-            )
+            why = "a sequence needs a token: attention over padding alone has no meaning; leave that sequence out"
+            raise ValueError(f"attention_mask[{empty[0]}] is 0 everywhere, but {why}")
         return inputs, keep, single
 
     # -- text ----------------------------------------------------------------------------------------------------

@@ -85,11 +85,9 @@ def patching_map(encoder: Encoder, text: str, other: str, token: int | None = No
     label = int(of_text.argmax())
     clean, corrupted = float(of_text[label]), float(log_probabilities(encoder(**given))[0, label])
     if abs(clean - corrupted) < LEAST:
-        chances = f"{np.exp(clean):.4g} and {np.exp(corrupted):.4g}"
-        raise ValueError(
-            f"the texts give the likeliest word at token {place} the probabilities {chances}, less than 1 % apart, so "
-            "there is no difference to restore; choose another text or token"
-        )
+        chances = f"{np.exp(clean):.4g} and {np.exp(corrupted):.4g}, less than 1 % apart"
+        why = f"the texts give the likeliest word at token {place} the probabilities {chances}"
+        raise ValueError(f"{why}, so there is no difference to restore; choose another text or token")
     patched, step = np.empty((states, seq)), max(1, AT_ONCE // seq)
     for i, first in product(range(states), range(0, seq, step)):
         own, rows = np.arange(first, min(first + step, seq)), trace[f"hidden_states.{i}"][0]

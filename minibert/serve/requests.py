@@ -139,9 +139,8 @@ def _text(text: Any, field: str, longest: int) -> str:
     if not isinstance(text, str):
         raise wrong(field, "a string", text)
     if len(text) > longest:
-        raise Refusal(
-            400, f"{field} has {len(text)} characters, at most {longest} are allowed; send it in parts", field
-        )
+        why = f"at most {longest} are allowed; send it in parts"
+        raise Refusal(400, f"{field} has {len(text)} characters, {why}", field)
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

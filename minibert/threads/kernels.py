@@ -128,8 +128,6 @@ def rows_for(dtype: np.dtype[Any], same_bits: bool) -> Rows:
         return current.usual
     if current.same is None or not (dtype == np.float32 or current.always):
         of = "" if current.same is None else f" in {dtype}"
-        raise ValueError(
-            f"same_bits=True cannot be kept here: with the kernel {current.name!r} of NumPy's BLAS{of} {DIFFERENT}; "
-            "leave same_bits out"
-        )
+        why = f"with the kernel {current.name!r} of NumPy's BLAS{of} {DIFFERENT}"
+        raise ValueError(f"same_bits=True cannot be kept here: {why}; leave same_bits out")
     return current.same

@@ -16,22 +16,10 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
-from minibert.equations.attention_positions import (
-    alibi_bias,
-    log_bucket_rows,
-    log_buckets,
-    relative_bias,
-    relative_buckets,
-)
+from minibert.equations import attention_positions, rotary_scaling
+from minibert.equations.attention_positions import relative_buckets
 from minibert.equations.input_layer import Array
 from minibert.equations.rotary import query_factor, rotary_angles, rotary_frequencies
-from minibert.equations.rotary_scaling import (
-    linear_frequencies,
-    llama3_frequencies,
-    ntk_frequencies,
-    yarn_attention_factor,
-    yarn_frequencies,
-)
 
 from .config import FULL, SLIDING, Config, Frozen, thawed
 from .modules import LayerNorm
@@ -138,7 +126,7 @@ class RelativeBias(AttentionPosition):
     def relative_bias(self, query_length: int, key_length: int, past_length: int = 0) -> Array:
         """Return the bias (heads, query, key) as the function `relative_bias` does, by this model's table."""
         rule = self.buckets, self.max_distance, self.bidirectional
-        return relative_bias(self.table, query_length, key_length, *rule, past_length)
+        return attention_positions.relative_bias(self.table, query_length, key_length, *rule, past_length)
 
 
 class Alibi(AttentionPosition):
@@ -154,7 +142,7 @@ class Alibi(AttentionPosition):
 
     def alibi(self, attention_mask: ArrayLike) -> Array:
         """Return the bias (batch, heads, 1, key) as `alibi_bias` does, with this model's heads."""
-        return alibi_bias(attention_mask, self.heads)
+        return attention_positions.alibi_bias(attention_mask, self.heads)
 
 
 class LogBuckets(AttentionPosition):
@@ -181,7 +169,7 @@ class LogBuckets(AttentionPosition):
 
     def relative_positions(self, query_length: int, key_length: int) -> Array:
         """Return the rows' numbers (query, key) as `log_bucket_rows` does, with this model's buckets."""
-        return log_bucket_rows(query_length, key_length, self.buckets, self.max_positions)
+        return attention_positions.log_bucket_rows(query_length, key_length, self.buckets, self.max_positions)
 
 
 # -- rotary positions in config.json ----------------------------------------------------------------------------
@@ -244,8 +232,8 @@ def gte_rotary(config: Config, binder: Binder | None = None, side: str = "") -> 
     if factor < 1 or scaling.get("mixed_b") is not None:
         raise config.refused(f"'ntk' scaling must have a factor of 1 or more and no 'mixed_b', found {dict(scaling)}")
     base = number(config, "rope_theta", default=theta)
-    unscaled = rotary_frequencies(dim, base)
-    return Rotary(rotations={None: Rotation(ntk_frequencies(dim, base, factor), unscaled=unscaled)})
+    frequencies, unscaled = rotary_scaling.ntk_frequencies(dim, base, factor), rotary_frequencies(dim, base)
+    return Rotary(rotations={None: Rotation(frequencies, unscaled=unscaled)})
 
 
 # layer type -> (older key, default)
@@ -324,9 +312,8 @@ def mpnet_bias(config: Config, binder: Binder, side: str) -> RelativeBias:
     key = "relative_attention_num_buckets"
     rows, heads = config.integer(key), config.integer("num_attention_heads")
     if rows <= (last := int(relative_buckets(1))):
-        raise config.refused(
-            f"{key!r} must be 32, the buckets that MPNet computes, found {rows}; the next token's bucket is row {last}"
-        )
+        found = f"found {rows}; the next token's bucket is row {last}"
+        raise config.refused(f"{key!r} must be 32, the buckets that MPNet computes, {found}")
     return RelativeBias(table=binder.vector(("encoder.relative_attention_bias.weight",), (rows, heads)))
 
 
@@ -349,7 +336,7 @@ def deberta_log_buckets(config: Config, binder: Binder, side: str = "") -> LogBu
     buckets, max_positions, rows = deberta_rows(config)
     if buckets > 0:
         with _settings_of(config, "position_buckets", "max_relative_positions", "max_position_embeddings"):
-            log_buckets([0], buckets, max_positions)
+            attention_positions.log_buckets([0], buckets, max_positions)
     dim = whole(config, "hidden_size")
     table = binder.vector(("encoder.rel_embeddings.weight",), (rows, dim))
     norm = deberta_norm(config).bound(config, binder, "", dim).get("encoder.LayerNorm")
@@ -410,10 +397,8 @@ def read_rotation(config: Config, given: Config, partial_by_default: bool = Fals
     rope_type = given.get("rope_type", given.get("type", "default"))
     rope_type = "longrope" if "short_factor" in given else rope_type  # Phi-3's files call it "su" and "yarn" too
     if not isinstance(rope_type, str) or rope_type not in RULES:
-        raise config.refused(
-            f"it asks for {rope_type!r} scaling of the rotary frequencies ('rope_type' or 'type'), which minibert does "
-            f"not compute; it knows {', '.join(RULES)}"
-        )
+        asked = f"{rope_type!r} scaling of the rotary frequencies ('rope_type' or 'type')"
+        raise config.refused(f"it asks for {asked}, which minibert does not compute; it knows {', '.join(RULES)}")
     size = head_dim(config)
     share = number(given, "partial_rotary_factor", default=1.0) if partial_by_default or rope_type != "default" else 1.0
     dim, base = int(size * share), given["rope_theta"]
@@ -427,10 +412,9 @@ def read_rotation(config: Config, given: Config, partial_by_default: bool = Fals
     except (TypeError, ValueError) as error:
         raise config.refused(f"{rope_type!r} scaling of the rotary frequencies: {error}") from None
     if abs(rotation.attention_factor) > LARGEST_ATTENTION_FACTOR:
-        raise config.refused(
-            f"{rope_type!r} scaling: cos and sin would be multiplied by {rotation.attention_factor:g} "
-            f"('attention_factor', 'mscale'), expected at most {LARGEST_ATTENTION_FACTOR:g}"
-        )
+        found = f"multiplied by {rotation.attention_factor:g} ('attention_factor', 'mscale')"
+        most = f"expected at most {LARGEST_ATTENTION_FACTOR:g}"
+        raise config.refused(f"{rope_type!r} scaling: cos and sin would be {found}, {most}")
     return rotation
 
 
@@ -444,28 +428,23 @@ def _original_length(config: Config, given: Config) -> int:
     return whole(given, key) if given.get(key) is not None else whole(config, reached)
 
 
-def _stretch(config: Config, given: Config, original_length: int) -> float:
-    """Return the factor; if it is null, the model's length divided by the training length."""
-    return _stated(given, "factor") or number(config, "max_position_embeddings") / original_length
-
-
 def _yarn(config: Config, given: Config, dim: int, base: float) -> Rotation:
     if "factor" not in given:
         number(given, "factor")  # null is allowed, a missing key is not
     length = _original_length(config, given)
-    factor = _stretch(config, given, length)
+    factor = _stated(given, "factor") or number(config, "max_position_embeddings") / length
     ramp = number(given, "beta_fast", default=32), number(given, "beta_slow", default=1), given.flag("truncate", True)
     attention_factor = _stated(given, "attention_factor")
     if attention_factor is None:
         mscales = (given.get(key) and number(given, key) for key in ("mscale", "mscale_all_dim"))
-        attention_factor = yarn_attention_factor(factor, *mscales)
-    return Rotation(yarn_frequencies(dim, base, factor, length, *ramp), attention_factor, length)
+        attention_factor = rotary_scaling.yarn_attention_factor(factor, *mscales)
+    return Rotation(rotary_scaling.yarn_frequencies(dim, base, factor, length, *ramp), attention_factor, length)
 
 
 def _llama3(config: Config, given: Config, dim: int, base: float) -> Rotation:
     length = _original_length(config, given)
     factor, low, high = (number(given, key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
-    frequencies = llama3_frequencies(rotary_frequencies(dim, base), factor, low, high, length)
+    frequencies = rotary_scaling.llama3_frequencies(rotary_frequencies(dim, base), factor, low, high, length)
     return Rotation(frequencies, original_length=length)
 
 
@@ -474,7 +453,7 @@ def _default(config: Config, given: Config, dim: int, base: float) -> Rotation:
 
 
 def _linear(config: Config, given: Config, dim: int, base: float) -> Rotation:
-    return Rotation(linear_frequencies(rotary_frequencies(dim, base), number(given, "factor")))
+    return Rotation(rotary_scaling.linear_frequencies(rotary_frequencies(dim, base), number(given, "factor")))
 
 
 # rope_type -> rule; functions, not lambdas, so that a rotation that keeps its rule can be pickled

@@ -127,8 +127,13 @@ class Attention(Frozen):
 
     def sizes(self, config: Config, i: int = 0) -> tuple[int, int, int]:
         """Return heads, key heads, and a head's width in block i. Raises CheckpointError if they do not fit."""
-        heads = config.integer("num_attention_heads")
-        head_dim = _size(config, self.head_dim, i) or config.integer("hidden_size") // heads_of(config)
+        heads, head_dim = config.integer("num_attention_heads"), _size(config, self.head_dim, i)
+        if not head_dim:
+            dim = config.integer("hidden_size")
+            if heads == 0 or dim % heads:
+                multiple = "must be a multiple of 'num_attention_heads'"
+                raise config.refused(f"'hidden_size' {multiple}, found {dim} and {heads}")
+            head_dim = dim // heads
         key_heads = _size(config, self.key_heads, i) or heads
         if not heads or heads % key_heads:
             raise config.refused(f"'num_key_value_heads' must divide the {heads} heads, found {key_heads}")
@@ -314,9 +319,8 @@ class Blocks(Frozen):
     def configure(self, family: Family, data: Mapping[str, Any], where: str) -> Config:
         """Read config.json for layer and blocks together. Raises CheckpointError for a key of another model."""
         if type(count := data.get("num_experts")) is int and count > 1:
-            raise CheckpointError(
-                f"{where}: 'num_experts' is {count}, and experts are not computed here; take a model without them"
-            )
+            why = "experts are not computed here; take a model without them"
+            raise CheckpointError(f"{where}: 'num_experts' is {count}, and {why}")
         return replace(family, only={**family.only, **self.only}).configure(dict(data), where)
 
     def bind_all(self, config: Config, binder: Binder, scheme: Any = None) -> tuple[BoundBlock, ...]:
@@ -360,14 +364,6 @@ class Blocks(Frozen):
     def feed(self) -> FeedForward:
         """Return the feed-forward; every block has one."""
         return next(part.work for part in self.parts if isinstance(part.work, FeedForward))
-
-
-def heads_of(config: Config) -> int:
-    """Count the heads. Raises CheckpointError if they do not divide the width."""
-    dim, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-    if heads == 0 or dim % heads:
-        raise config.refused(f"'hidden_size' must be a multiple of 'num_attention_heads', found {dim} and {heads}")
-    return heads
 
 
 def _size(config: Config, key: Size, i: int) -> int:

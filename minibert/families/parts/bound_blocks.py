@@ -145,7 +145,7 @@ class BoundAttention(NamedTuple):
                 view = partial(_in_heads, self.head_dim)
                 yield Step(f"{own} rows", "view", view, (last,), self, "each head of {0}")
                 yield normed(norm, modules[norm], f"{own} rows")
-                yield Step(last := f"{own} normed", "view", _side_by_side, (norm,), self)
+                yield Step(last := f"{own} normed", "view", lambda x: x.reshape(*x.shape[:2], -1), (norm,), self)
             split = partial(equations.split_heads, heads=heads)
             yield Step(own, "split", split, (last,), self, function=equations.split_heads)
             last = own
@@ -193,16 +193,12 @@ class BoundAttention(NamedTuple):
         return f"{self.scale:.6g} * {q} @ {k}^T{terms}{root}{rotation}"
 
 
-def _cut(splits: tuple[int, int], number: int, x: Array) -> Array:
+def _cut(splits: int | tuple[int, int], number: int, x: Array) -> Array:
     return np.split(x, splits, axis=-1)[number]
 
 
 def _in_heads(head_dim: int, x: Array) -> Array:
     return x.reshape(*x.shape[:2], -1, head_dim)
-
-
-def _side_by_side(x: Array) -> Array:
-    return x.reshape(*x.shape[:2], -1)
 
 
 def rotated(rotary: Any, layer_type: str | None, x: Array) -> Array:
@@ -255,25 +251,17 @@ class BoundFeedForward(NamedTuple):
             gate, up = f".{i}.gate", f".{i}.up"
             for number, half in enumerate((gate, up)):
                 says = f"the {('first', 'second')[number]} half of {{0}}"
-                yield Step(half, "cut", partial(_half, number), (self.up,), self, says)
+                yield Step(half, "cut", partial(_cut, 2, number), (self.up,), self, says)
         yield activated(self.activation, self.activate, gate)
         if self.gate:
             if not self.up:
                 says = f"the piece of block {i} of {stack.pieces.norm}"
-                yield Step(up := f".{i}.piece", "piece", partial(_piece, i), (PIECES,), self, says)
+                yield Step(up := f".{i}.piece", "piece", lambda x: x[..., i, :], (PIECES,), self, says)
             elif self.gate != self.up:
                 yield mapped(up, modules[up], x)
             product = f".{i}.product" if self.up else f".{i}.gated piece"
             yield Step(product, "product", np.multiply, (self.activation, up), self, "({0} * {1})")
         yield mapped(self.output, modules[self.output], product)
-
-
-def _piece(i: int, x: Array) -> Array:
-    return x[..., i, :]
-
-
-def _half(number: int, x: Array) -> Array:
-    return np.split(x, 2, axis=-1)[number]
 
 
 class BoundPieces(NamedTuple):

@@ -161,10 +161,8 @@ class Config(Mapping[str, Any]):
             raise AttributeError(f"config.json has no {key!r}; it has {', '.join(sorted(self._data))}") from None
 
     def __setattr__(self, key: str, value: Any) -> NoReturn:
-        raise AttributeError(
-            f"the config is read-only, so {key!r} cannot be set: it says what the tensors are; change config.json, or "
-            "take a copy, dict(config)"
-        )
+        why = "it says what the tensors are; change config.json, or take a copy, dict(config)"
+        raise AttributeError(f"the config is read-only, so {key!r} cannot be set: {why}")
 
     def __delattr__(self, key: str) -> NoReturn:
         self.__setattr__(key, None)

@@ -97,6 +97,10 @@ class Act(Frozen):
         return fast.faster(ACTIVATIONS[self.word] if self.word else activation_of(config, self.act))
 
 
+HeadStep = HeadLinear | Act | Norm
+MASKED = ("ForMaskedLM", "ForPreTraining")  # ends of the reference's class names
+
+
 class Head(Frozen):
     """One head of a model_type.
 
@@ -110,7 +114,7 @@ class Head(Frozen):
 
     name: str
     architectures: tuple[str, ...]
-    steps: tuple[HeadLinear | Act | Norm, ...]
+    steps: tuple[HeadStep, ...]
     pooling: str | Callable[[Config], str] = "every"
     refuses: tuple[str, ...] = ()
     causal: bool | None = None
@@ -261,22 +265,18 @@ def _names_of(config: Config) -> Mapping[str, str] | None:
 # -- heads of several model types --------------------------------------------------------------------------------
 
 
-def masked_word(
-    *steps: HeadLinear | Act | Norm, architectures: tuple[str, ...] = ("ForMaskedLM", "ForPreTraining")
-) -> Head:
+def masked_word(*steps: HeadStep, architectures: tuple[str, ...] = MASKED) -> Head:
     """Return the head that predicts each masked token."""
     return Head(name="masked_word", architectures=architectures, steps=steps, causal=False)
 
 
-def word_heads(
-    *steps: HeadLinear | Act | Norm, architectures: tuple[str, ...] = ("ForMaskedLM", "ForPreTraining")
-) -> tuple[Head, Head]:
+def word_heads(*steps: HeadStep, architectures: tuple[str, ...] = MASKED) -> tuple[Head, Head]:
     """Return the two heads that predict a word for each token: the next word in causal models, else the masked one."""
     masked = masked_word(*steps, architectures=architectures)
     return masked, replace(masked, name="next_word", architectures=("LMHeadModel", "ForCausalLM"), causal=True)
 
 
-def classes(*steps: HeadLinear | Act | Norm, pooling: str | Callable[[Config], str] = "first") -> Head:
+def classes(*steps: HeadStep, pooling: str | Callable[[Config], str] = "first") -> Head:
     """Return the head that classifies each text."""
     return Head(name="classes", architectures=("ForSequenceClassification",), steps=steps, pooling=pooling)
 

@@ -31,9 +31,7 @@ class Embedding:
     """
 
     def __init__(self, table: Table, padding_idx: int | None = None, scale: float = 1.0):
-        self.table = table
-        self.padding_idx = padding_idx
-        self.scale = scale
+        self.table, self.padding_idx, self.scale = table, padding_idx, scale
 
     @property
     def weight(self) -> Array:
@@ -53,9 +51,7 @@ class LayerNorm:
     """`(x - mean) / sqrt(variance + eps) * weight + bias` over the last axis: see `equations.layer_norm`."""
 
     def __init__(self, weight: Array, bias: Array | None, eps: float) -> None:
-        self.weight = weight
-        self.bias = bias
-        self.eps = eps
+        self.weight, self.bias, self.eps = weight, bias, eps
 
     def __call__(self, x: ArrayLike) -> Array:
         return self.formula(_rows(type(self).__name__, x, self.weight.dtype, len(self.weight)))

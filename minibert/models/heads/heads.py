@@ -173,9 +173,8 @@ def _pieces(last: Linear, x: Array, product: Product = steady) -> Iterator[tuple
 def check_numbers(logits: Array) -> None:
     """Raise CheckpointError for logits with NaN or infinity, which have no order."""
     if not (logits < np.inf).all():
-        raise CheckpointError(
-            f"the model gives NaN or infinity where a number was expected, so nothing is the likeliest: {BROKEN}"
-        )
+        found = "NaN or infinity where a number was expected, so nothing is the likeliest"
+        raise CheckpointError(f"the model gives {found}: {BROKEN}")
 
 
 def refuse_long(encoded: Sequence[Encoded], longest: int | None, start: int = 0, advice: str = "") -> None:
@@ -266,18 +265,17 @@ def positions_of(head: BoundHead, input_ids: Array | None, keep: Array) -> Array
     if head.pooling != "every" and keep.shape[1] == 0:
         raise ValueError(f"{head.name} needs a token of each sequence, found sequences of no token")
     if head.pooling == "last" and head.pad_id is None and len(keep) > 1:
-        raise ValueError(
-            f"{head.name} takes the last token that is not pad_token_id, and config.json has none, so that the ends of "
-            f"{len(keep)} sequences cannot be found; pass one at a time, without padding"
-        )
+        unknown = f"the ends of {len(keep)} sequences cannot be found; pass one at a time, without padding"
+        takes = f"{head.name} takes the last token that is not pad_token_id, and config.json has none"
+        raise ValueError(f"{takes}, so that {unknown}")
     positions = positions_taken(head.pooling, head.pad_id, keep.shape, input_ids)
     if positions is None:
         return None
     hidden = np.flatnonzero(~keep[np.arange(len(keep)), positions])
     if len(hidden):
-        i, what = int(hidden[0]), "first token" if head.pooling == "first" else "last token that is not pad_token_id"
-        raise ValueError(
-            f"{head.name} takes each sequence's {what}, but attention_mask[{i}, {positions[i]}] is 0 there; "
-            + ("pad on the right" if head.pooling == "first" else "let ids and mask agree on what is padding")
-        )
+        i, what, advice = int(hidden[0]), "first token", "pad on the right"
+        if head.pooling != "first":
+            what, advice = "last token that is not pad_token_id", "let ids and mask agree on what is padding"
+        there = f"attention_mask[{i}, {positions[i]}] is 0 there"
+        raise ValueError(f"{head.name} takes each sequence's {what}, but {there}; {advice}")
     return positions

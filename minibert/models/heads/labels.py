@@ -132,10 +132,8 @@ class Labels(Sentences):
         head = self.head("classes")
         several = self.config.get("problem_type")
         if several == REGRESSION:
-            raise ValueError(
-                "config.json says problem_type regression: this model gives numbers and no classes; take them from "
-                'logits(**tokenize(text), head="classes")'
-            )
+            numbers = 'numbers and no classes; take them from logits(**tokenize(text), head="classes")'
+            raise ValueError(f"config.json says problem_type regression: this model gives {numbers}")
         longest = self.max_seq_length if self._length_set else None
         logits = self.pipeline_of(ClassPipeline, head=head, dim=head.labels, longest=longest).all(items)
         check_numbers(logits)
@@ -227,9 +225,7 @@ def grouped(
     best = probabilities.argmax(axis=1).tolist() if probabilities.size else []
     tokens = [(span, id2label[i], row[i]) for span, i, row in zip(spans, best, probabilities, strict=True) if span]
     kinds = [label[2:] if label.startswith(("B-", "I-")) else label for _, label, _ in tokens]
-    starts = [
-        i for i, (_, label, _) in enumerate(tokens) if not i or label.startswith("B-") or kinds[i] != kinds[i - 1]
-    ]
+    starts = [i for i, (_, label, _) in enumerate(tokens) if not i or label[:2] == "B-" or kinds[i] != kinds[i - 1]]
     for first, after in pairwise([*starts, len(tokens)]):
         label = tokens[first][1].split("-", 1)[-1]
         if label != OUTSIDE:
@@ -376,9 +372,7 @@ class PairScoring(Sentences):
         elif (labels := scoring_head(self).labels) == 1:
             scores = _scores(self, [(query, text) for text in items], asked, "rank")
         else:
-            raise ValueError(
-                f"rank needs one number a pair, but this model has {labels} labels; predict gives them all"
-            )
+            raise ValueError(f"rank needs one number a pair, but this model has {labels} labels; predict gives all")
         check_numbers(scores)
         found = [{"corpus_id": i, "score": score} for i, score in enumerate(scores.tolist())]
         if return_documents:
@@ -425,12 +419,9 @@ def scoring_head(model: Sentences) -> BoundHead:
     """Return the head for scores of pairs. Raises ValueError for a folder of another use."""
     model.sentence_config.check_use(PAIRS)
     if "next_word" in model.heads and "classes" not in model.heads:
-        raise error_of(
-            CheckpointError,
-            f"the heads of this model are {', '.join(model.heads)}, and rerankers that answer with a word, yes or no, "
-            "are not computed here; ",
-            Load(f"a reranker with a head of classes, such as {RERANKER}"),
-        )
+        other = "rerankers that answer with a word, yes or no, are not computed here"
+        said = f"the heads of this model are {', '.join(model.heads)}, and {other}; "
+        raise error_of(CheckpointError, said, Load(f"a reranker with a head of classes, such as {RERANKER}"))
     return model.head("classes")
 
 
@@ -475,10 +466,8 @@ def usual_activation(path: str | None, config: Config, labels: int) -> Activatio
         return KNOWN["Sigmoid" if labels == 1 else "Identity"]
     if (name := torch_class(path)) not in KNOWN:
         known = ", ".join(f"torch.nn.{name}" for name in KNOWN)
-        raise CheckpointError(
-            f"{where} asks for the activation {path!r}, but known are {known}; pass a function of an array as "
-            "activation_fn, or take the logits: activation_fn=lambda x: x"
-        )
+        advice = "pass a function of an array as activation_fn, or take the logits: activation_fn=lambda x: x"
+        raise CheckpointError(f"{where} asks for the activation {path!r}, but known are {known}; {advice}")
     return KNOWN[name]
 
 
@@ -487,7 +476,6 @@ def given_activation(given: Any) -> Activation:
     of_torch = type(given).__module__.startswith("torch.nn.")
     found: Activation | None = KNOWN.get(type(given).__name__) if of_torch else given
     if not callable(found) or isinstance(found, type):
-        raise TypeError(
-            f"activation_fn must be a function of an array, or torch's {', '.join(KNOWN)}, found {given!r:.80}"
-        )
+        known = ", ".join(KNOWN)
+        raise TypeError(f"activation_fn must be a function of an array, or torch's {known}, found {given!r:.80}")
     return found

@@ -162,10 +162,8 @@ class WordPrediction(Sentences):
         ids = new = encoded.input_ids
         longest, begun = self.max_length, len(ids)
         if longest is not None and begun + tokens - 1 > longest:  # the last token is not read
-            raise ValueError(
-                f"tokens must be at most {longest - begun + 1}, found {tokens}: the text has {begun} tokens, and the "
-                f"position table ends at {longest}"
-            )
+            why = f"the text has {begun} tokens, and the position table ends at {longest}"
+            raise ValueError(f"tokens must be at most {longest - begun + 1}, found {tokens}: {why}")
         random, cache = np.random.default_rng(seed), KeyValueCache()
         logits = np.empty(head.labels, self.dtype)
 

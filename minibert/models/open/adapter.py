@@ -147,10 +147,8 @@ class Adapter:
             if name is None and weight in optional:
                 continue
             if name is None:
-                said = f"the adapter changes {path!r}, and the base has no such weight; {OTHER_BASE}"
-                raise self._refused(
-                    f"{said} If it is, transformers has a name for this map that its file lacks: {MERGE}"
-                )
+                said = f"the adapter changes {path!r}, and the base has no such weight; {OTHER_BASE} If it is, "
+                raise self._refused(f"{said}transformers has a name for this map that its file lacks: {MERGE}")
             transposed = blocks is not None and blocks.transposed and path.startswith(blocks.begins)
             self._check_shapes(begin, source.tensor(name).shape, transposed)
             merged[name] = partial(self._merged, begin, transposed)

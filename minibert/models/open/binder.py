@@ -29,9 +29,8 @@ def unread(family: Family, config: Config, source: Checkpoint) -> str:
     parts += [blocks.vector.projection] if blocks.vector else []
     parts += ["linear."] if STANFORD in architectures(config) else []
     begins = tuple(prefix + part for prefix in ("", *family.prefixes) for part in parts)
-    return some_of(
-        [name for name in set(source.names) - source.requested_tensors.keys() if not name.startswith(begins)]
-    )
+    left = set(source.names) - source.requested_tensors.keys()
+    return some_of([name for name in left if not name.startswith(begins)])
 
 
 def some_of(names: Collection[str]) -> str:
@@ -51,13 +50,9 @@ class TensorBinder:
         where: str,
         low_memory: bool = False,
     ) -> None:
-        self.config = config
-        self.dtype = dtype
-        self._source = source
-        self.where = where
-        self._low_memory = low_memory
+        self.config, self.dtype, self.where = config, dtype, where
+        self._source, self._low_memory, self._names = source, low_memory, set(source.names)
         self._prefixes = ("", *prefixes)
-        self._names = set(source.names)
         self._tables: dict[str, Table] = {}
 
     def table(
@@ -91,10 +86,8 @@ class TensorBinder:
             return "a size of 0 leaves nothing to look up"
         packed = next((key for key in PACKED if self.config.get(key)), None)
         if packed:
-            return (
-                f"config.json has {packed!r}: the weights are packed integers, which are not computed here; load the "
-                "model they were made from"
-            )
+            integers = "the weights are packed integers, which are not computed here"
+            return f"config.json has {packed!r}: {integers}; load the model they were made from"
         if found == shape[::-1]:
             return "the tensor is transposed, as nanoGPT stores the linear layers of GPT-2; store tensor.T"
         return "config and tensors are of different models"
@@ -143,10 +136,8 @@ class TensorBinder:
         adapters = sorted(name for name in self._names if "lora_" in name)
         if not adapters:
             return ""
-        return (
-            f"it holds LoRA adapters of tasks ({adapters[0]}, ...), which are not computed here: save the model "
-            "with the one that you need merged into its weights"
-        )
+        advice = "save the model with the one that you need merged into its weights"
+        return f"it holds LoRA adapters of tasks ({adapters[0]}, ...), which are not computed here: {advice}"
 
     def requested_tensors(self) -> list[Tensor]:
         """Return each tensor that was bound, with its location in its file."""

@@ -71,10 +71,8 @@ def load(
     check_dtype(dtype)
     if family is not None and not isinstance(family, Family):
         named = f" minibert.FAMILIES[{family!r}] is one, or" if isinstance(family, str) and family in FAMILIES else ""
-        raise TypeError(
-            f"family must be a minibert.Family, found {type(family).__name__} {family!r:.40};{named} "
-            "leave it out: config.json says which family it is"
-        )
+        found = f"{type(family).__name__} {family!r:.40};{named} leave it out: config.json says which family it is"
+        raise TypeError(f"family must be a minibert.Family, found {found}")
     files = open_model(
         name, revision=revision, local_files_only=local_files_only, lazy=lazy, mmap=mmap,
         cache_folder=cache_folder, token=token,
@@ -86,9 +84,7 @@ def load(
 def check_dtype(dtype: Any) -> None:
     """Raise ValueError unless dtype is float32 or float64."""
     if dtype not in ("float32", "float64", np.float32, np.float64):  # a np.dtype equals its name
-        raise ValueError(
-            f"dtype must be 'float32' or 'float64', found {dtype!r}; narrow files are converted automatically"
-        )
+        raise ValueError(f"dtype must be 'float32' or 'float64', found {dtype!r}; narrow files are converted")
 
 
 class ModelFiles:
@@ -204,9 +200,8 @@ def open_model(
     """Open a folder or a Hub name, None for MINIBERT_MODEL's: see `load`; whole, saved: see `ModelFiles`."""
     name = os.environ.get("MINIBERT_MODEL") or None if name is None else name
     if name is None:
-        raise ValueError(
-            "no model is named: pass a folder or a Hub name, as in load('bert-base-uncased'), or set MINIBERT_MODEL"
-        )
+        advice = "pass a folder or a Hub name, as in load('bert-base-uncased'), or set MINIBERT_MODEL"
+        raise ValueError(f"no model is named: {advice}")
     folder, where, commit = is_folder(name), os.fspath(name), cast("str | None", None)
     shadowed = folder and isinstance(name, str) and not _is_path(name)
     kind = "folder" if os.path.isdir(name) else "file"
@@ -343,18 +338,15 @@ def family_of(files: ModelFiles) -> Family:
         above = os.path.dirname(os.path.abspath(where))
         if files.commit is None and os.path.isfile(os.path.join(above, MODULES)):
             raise CheckpointError(f"{where} is a module of the model in {above}; name that folder")
-        raise CheckpointError(
-            f"{where}: config.json has no model_type; add the one it was saved from: {', '.join(sorted(FAMILIES))}"
-        )
+        known = ", ".join(sorted(FAMILIES))
+        raise CheckpointError(f"{where}: config.json has no model_type; add the one it was saved from: {known}")
     if model_type in UNCOMPUTED:
-        raise UnknownFamilyError(
-            f"{where}: model_type {model_type!r} is {UNCOMPUTED[model_type]}, which minibert does not compute"
-        )
+        what = f"{UNCOMPUTED[model_type]}, which minibert does not compute"
+        raise UnknownFamilyError(f"{where}: model_type {model_type!r} is {what}")
     if model_type not in FAMILIES:
-        raise UnknownFamilyError(
-            f"{where}: model_type {model_type!r} is not known; known are {', '.join(sorted(FAMILIES))}; "
-            "to describe another: load(..., family=Family(...)), see minibert/families/README.md"
-        )
+        advice = "to describe another: load(..., family=Family(...)), see minibert/families/README.md"
+        known = f"known are {', '.join(sorted(FAMILIES))}"
+        raise UnknownFamilyError(f"{where}: model_type {model_type!r} is not known; {known}; {advice}")
     return FAMILIES[model_type]
 
 
@@ -376,9 +368,8 @@ def assemble(
     taken = [step for step in family.steps_for(side) if step.when(config)]
     if not taken or not isinstance(taken[0], Tokens):
         found = f"a {type(taken[0]).__name__}" if taken else "no step"
-        raise ValueError(
-            f"the first step of {family.model_type} must be Tokens, which gives the others their rows; found {found}"
-        )
+        expected = "must be Tokens, which gives the others their rows"
+        raise ValueError(f"the first step of {family.model_type} {expected}; found {found}")
     steps = [Bound(step, step.bind(binder)) for step in taken]
     binder.refuse_leftovers(family.scope_for(side), family.unused_endings)
     pad_id, named = config.get("pad_token_id"), data.get("tokenizer_class")

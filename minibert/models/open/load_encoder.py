@@ -135,10 +135,9 @@ def encoder_of(
     family, mmap = family_of(files), files.options["mmap"]
     blocks = NO_BLOCKS if files.static else BLOCKS.get(family.model_type)
     if blocks is None:
-        raise UnknownFamilyError(
-            f"{files.where}: model_type {family.model_type!r} has an input layer here, but no blocks; those with "
-            f"blocks are {', '.join(sorted(BLOCKS))}; minibert.load loads the input layer"
-        )
+        known = f"those with blocks are {', '.join(sorted(BLOCKS))}; minibert.load loads the input layer"
+        has = f"model_type {family.model_type!r} has an input layer here, but no blocks"
+        raise UnknownFamilyError(f"{files.where}: {has}; {known}")
     place = f"{files.where}: config.json"
     config = family.configure(files.config, place) if files.static else blocks.configure(family, files.config, place)
     source, dtype = files.source(), np.dtype(dtype).name
@@ -149,10 +148,8 @@ def encoder_of(
     else:
         stack = _bind(blocks, config, bind(), layer, same_bits, mmap, threads)
         if left := unread(family, config, source):
-            warn(
-                f"{files.where} has tensors that minibert does not read: {left}; if the folder's own code uses them, "
-                "its vectors differ"
-            )
+            differ = "if the folder's own code uses them, its vectors differ"
+            warn(f"{files.where} has tensors that minibert does not read: {left}; {differ}")
     settings = {**layer.config.read, **config.read}  # before a head is bound, whose settings depend on its use
     # read at first use: `encode` needs no head
     heads = cache(partial(Heads, layer, config, bind(), stack.causal, files.where))
@@ -276,10 +273,8 @@ def _bind(
 ) -> Stack:
     bias = f"{blocks.relative.format(i=0)}.weight"  # a file of the input layer has it too
     if all(name.endswith(bias) and blocks.relative for name in binder.stored_under(blocks.begins)):
-        raise CheckpointError(
-            f"{binder.where}: there is no tensor of the blocks, only the input layer, as after `extract`; "
-            "name the whole model; minibert.load loads the input layer"
-        )
+        said = "there is no tensor of the blocks, only the input layer, as after `extract`"
+        raise CheckpointError(f"{binder.where}: {said}; name the whole model; minibert.load loads the input layer")
     scheme = layer.attention_position
     bound = blocks.bind_all(config, binder, scheme)
     others = blocks.last_norm.bound(config, binder, "", config.integer("hidden_size"))

@@ -62,10 +62,8 @@ def run_changed(
 
 def _check_names(layer: EmbeddingLayer, stack: Stack, change: Any) -> None:
     if not isinstance(change, Mapping):
-        raise TypeError(
-            "change must be a dict, name of an intermediate -> array or function of the values; found "
-            f"{type(change).__name__}"
-        )
+        expected = "a dict, name of an intermediate -> array or function of the values"
+        raise TypeError(f"change must be {expected}; found {type(change).__name__}")
     known = [*(key for step, _ in layer.steps for key in (step.key, "sum")), "hidden_states.0"]
     known += [key for i, block in enumerate(stack.blocks) for key in block.keys(i, stack)]
     if "position_ids" in change:
@@ -164,10 +162,8 @@ class Recorder:
         if callable(asked):  # a copy: the function may keep it or write into it
             found = _numbers(name, asked(x.copy()), x.dtype)
             if found.shape != x.shape:
-                raise ValueError(
-                    f"change[{name!r}] was given values of shape {x.shape} and must return that shape, found "
-                    f"{found.shape}"
-                )
+                given = f"was given values of shape {x.shape} and must return that shape"
+                raise ValueError(f"change[{name!r}] {given}, found {found.shape}")
             return found
         found = _numbers(name, asked, x.dtype)
         if found.shape not in (whole, (1, *whole[1:])):
@@ -183,14 +179,12 @@ def _numbers(name: str, values: ArrayLike | None, dtype: np.dtype[Any]) -> Array
         raise ValueError(f"change[{name!r}] has rows of different lengths; it must be one array") from None
     if found.dtype.kind != "f":
         what = "None" if values is None else f"{type(values).__name__} of {found.dtype}"
-        raise TypeError(
-            f"change[{name!r}] must be an array of floating-point numbers, or a function that returns one; found {what}"
-        )
+        expected = "an array of floating-point numbers, or a function that returns one"
+        raise TypeError(f"change[{name!r}] must be {expected}; found {what}")
     with np.errstate(over="ignore"):  # a number too large becomes infinity, refused below
         found = found.astype(dtype, copy=False)
     if not np.isfinite(found).all():
-        raise ValueError(
-            f"change[{name!r}] has NaN, infinity or a number beyond {dtype}; every number after it would be NaN. To "
-            "hide a token from attention change the weights to 0, or the scores to -1e9"
-        )
+        why = f"NaN, infinity or a number beyond {dtype}; every number after it would be NaN"
+        advice = "To hide a token from attention change the weights to 0, or the scores to -1e9"
+        raise ValueError(f"change[{name!r}] has {why}. {advice}")
     return found

@@ -219,10 +219,8 @@ class Preparation:
             first = input_ids[0] if isinstance(input_ids, list) and input_ids else input_ids
             if isinstance(first, str | Mapping):
                 found = "a text" if isinstance(first, str) else "a mapping"
-                raise TypeError(
-                    f"input_ids must be integers, found {found}; tokenize a text first, as in "
-                    "layer(**layer.tokenize(text)) or encoder.trace(**encoder.tokenize(text))"
-                )
+                advice = "as in layer(**layer.tokenize(text)) or encoder.trace(**encoder.tokenize(text))"
+                raise TypeError(f"input_ids must be integers, found {found}; tokenize a text first, {advice}")
             ids = check_ids(input_ids, self._vocab, "input_ids")
             single, shape = _batch_of(ids.shape, "input_ids", "(batch, seq)")
             inputs = Inputs(*shape, {"input_ids": ids.reshape(shape)})
@@ -251,17 +249,13 @@ class Preparation:
         # a mask that multiplies rows has their length; an unused mask may omit the cached tokens
         longest = inputs.seq if self._masks else inputs.seq + past_length
         if mask.ndim != 2 or mask.shape[0] != inputs.batch or mask.shape[1] not in (inputs.seq, longest):
-            raise ValueError(
-                f"attention_mask must be ({inputs.batch}, {longest}), as long as past and ids together, "
-                f"found shape {mask.shape}"
-            )
+            expected = f"({inputs.batch}, {longest}), as long as past and ids together"
+            raise ValueError(f"attention_mask must be {expected}, found shape {mask.shape}")
         if self._reads_mask and not np.isin(mask, (0, 1)).all():
             raise ValueError(ONES)
         if self._counted and mask.shape[1] != inputs.seq + past_length:
-            raise ValueError(
-                f"attention_mask must cover the cached tokens too: expected ({inputs.batch}, "
-                f"{inputs.seq + past_length}), found {mask.shape}"
-            )
+            shapes = f"expected ({inputs.batch}, {inputs.seq + past_length}), found {mask.shape}"
+            raise ValueError(f"attention_mask must cover the cached tokens too: {shapes}")
         if self._reads_mask:
             inputs.attention_mask = mask
 
@@ -279,11 +273,9 @@ class Preparation:
                     if end + step.extra > rows:
                         limit = rows - step.extra - step.first(self._config)
                         past = f" after {past_length} cached ones" if past_length else ""
-                        says = (
-                            f"a sequence of {inputs.seq} tokens{past} is too long: the position table ends at {limit} "
-                        )
-                        says += "tokens; shorten it, or tokenize with "
-                        raise error_of(ValueError, says, Option("truncation", True))
+                        says = f"a sequence of {inputs.seq} tokens{past} is too long: the position table ends at "
+                        advice = f"{limit} tokens; shorten it, or tokenize with "
+                        raise error_of(ValueError, says, advice, Option("truncation", True))
                 continue
             ids = check_ids(value, rows - step.extra, step.ids, lowest)
             ids = ids[None] if ids.ndim == 1 else ids
@@ -296,9 +288,8 @@ class Preparation:
         unseen = None
         if any(each.unseen for each in encoded):
             if self._reads_mask:
-                raise ValueError(
-                    "tokens that no token sees are not computed in this family, since its input layer reads the mask"
-                )
+                why = "since its input layer reads the mask"
+                raise ValueError(f"tokens that no token sees are not computed in this family, {why}")
             unseen = np.array([each.unseen for each in encoded])
         if len(encoded) == 1:  # nothing to sort or join: a tenth of the time of one short text
             ids, ordered = np.array(encoded[0].input_ids, np.int64), encoded

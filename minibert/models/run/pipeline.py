@@ -120,9 +120,8 @@ class TextPipeline:
             for i, each in enumerate(encoded, start):
                 if len(each.input_ids) <= self.skip:
                     beyond = " beyond its prompt" if self.skip else ""
-                    raise error_of(
-                        ValueError, Text(i), f" has no token{beyond}, and pooling 'max' needs one; leave it out"
-                    )
+                    without = f" has no token{beyond}, and pooling 'max' needs one; leave it out"
+                    raise error_of(ValueError, Text(i), without)
         return encoded
 
     def vectors(self, encoded: Sequence[Encoded]) -> Any:
@@ -158,9 +157,8 @@ class TextPipeline:
         if stack and (stack.blocks or any(step is not normalized for step in self.after)):
             from .blocks import run_model  # imported here: the input layer alone does not need it
 
-            run_model(
-                self.rows, stack, packed, put, self.threads if stack.blocks else 1, self.single_threaded, self.take
-            )
+            threads = self.threads if stack.blocks else 1
+            run_model(self.rows, stack, packed, put, threads, self.single_threaded, self.take)
             return
         for tile in packed.tiles(TILE_ROWS):  # without a matrix product no thread has to wait for BLAS
             put(tile, self.rows(tile))

@@ -189,7 +189,7 @@ def attending(modules: Modules, attention: BoundAttention, hook: Hook | None = N
         _each_head(modules, attention, path, turns, hook) for path, turns in zip(attention.norms, rotated, strict=True)
     )
     if attention.rotated:
-        of_queries += (_grow,)
+        of_queries += (lambda run, x: x if run.growth is None else np.multiply(x, run.growth[:, None], out=x),)
     score, weigh = (partial(each, attention) for each in (_scores, _weights))
     score, weigh = hooked(hook, attention.scores, score, True), hooked(hook, attention.probabilities, weigh, True)
     shared, head_dim = attention.key_heads != attention.heads, attention.head_dim
@@ -250,9 +250,7 @@ def _weights(attention: BoundAttention, piece: Piece, scores: Array) -> Array:
     return y
 
 
-def _each_head(
-    modules: Modules, attention: BoundAttention, path: str, turns: bool, hook: Hook | None
-) -> tuple[Work, ...]:
+def _each_head(modules: Modules, own: BoundAttention, path: str, turns: bool, hook: Hook | None) -> tuple[Work, ...]:
     """Return the norm and rotation of queries, keys or values in each head; empty if there are none."""
     norms = norming(modules, path, hook)
     if not norms and not turns:
@@ -260,20 +258,15 @@ def _each_head(
     from minibert.equations.rotary import rotate  # imported here: most models do not need it
 
     def work(run: Run, x: Array) -> Array:
-        y = np.ascontiguousarray(x).reshape(len(x), x.shape[1] // attention.head_dim, attention.head_dim)
+        y = np.ascontiguousarray(x).reshape(len(x), x.shape[1] // own.head_dim, own.head_dim)
         for norm in norms:
             norm(y)
         if turns:
-            cos, sin, pairing = run.angles[attention.layer_type]
+            cos, sin, pairing = run.angles[own.layer_type]
             y = rotate(y, cos[:, None], sin[:, None], pairing)
         return y.reshape(x.shape)
 
     return (work,)
-
-
-def _grow(run: Run, x: Array) -> Array:
-    """Multiply rotated queries by the factor of their positions, in place."""
-    return x if run.growth is None else np.multiply(x, run.growth[:, None], out=x)
 
 
 def feeding(i: int, modules: Modules, feed: BoundFeedForward, hook: Hook | None = None) -> tuple[Work, ...]:

@@ -139,10 +139,9 @@ def _prepared(measure: str | None, first: Given, second: Given, dim: int) -> tup
         if not isinstance(vectors, np.ndarray) or vectors.dtype.kind not in "iu":
             continue
         if 0 <= 8 * (vectors.shape[1] - 1) < dim:  # narrower, if truncated before they were packed
-            raise ValueError(
-                f"{name} must be vectors of {dim} numbers, found {vectors.dtype} of shape {vectors.shape}, as bits are "
-                "packed; minibert.search with precision='binary' or 'ubinary' compares bits"
-            )
+            found = f"{vectors.dtype} of shape {vectors.shape}, as bits are packed"
+            advice = "minibert.search with precision='binary' or 'ubinary' compares bits"
+            raise ValueError(f"{name} must be vectors of {dim} numbers, found {found}; {advice}")
     if late and measure not in MAXSIMS:  # the folder's measure is for single vectors
         measure = "maxsim"
     return a, b, measure or ("dot" if _sparse(a, b) else "cosine")

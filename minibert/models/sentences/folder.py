@@ -55,17 +55,14 @@ def _listed(path: FileName, where: str) -> list[Module]:
             if not isinstance(entry, dict) or not isinstance(entry.get("type"), str) or "path" not in entry:
                 raise ValueError(f"found {entry!r:.200}")
     except (ValueError, RecursionError, OSError) as error:
-        raise CheckpointError(
-            f"{where}: {MODULES} must be a list of modules, each with a type and a path ({error}); fetch it again"
-        ) from None
+        expected = "a list of modules, each with a type and a path"
+        raise CheckpointError(f"{where}: {MODULES} must be {expected} ({error}); fetch it again") from None
     modules = []
-    for entry in entries:
-        if not isinstance(entry["path"], str) or leaves(entry["path"]):
-            raise CheckpointError(
-                f"{where}: {MODULES} has the path {entry['path']!r}, expected a folder inside the model's own"
-            )
-        path = posixpath.normpath(entry["path"])  # "." for the top folder, as model2vec writes it
-        modules.append(Module(entry["type"].rpartition(".")[2], "" if path == "." else path, entry["type"]))
+    for path, kind in ((entry["path"], entry["type"]) for entry in entries):
+        if not isinstance(path, str) or leaves(path):
+            raise CheckpointError(f"{where}: {MODULES} has the path {path!r}, expected a folder inside the model's own")
+        folder = posixpath.normpath(path)  # "." for the top folder, as model2vec writes it
+        modules.append(Module(kind.rpartition(".")[2], "" if folder == "." else folder, kind))
     return modules
 
 
@@ -89,9 +86,7 @@ def kind_of(files: FolderFiles) -> str:
     """Return the class that a folder was saved as; PyLate's and Stanford's folders count as a MultiVectorEncoder's."""
     settings = files.object(SETTINGS)
     kind = settings.get("model_type", "SentenceTransformer")
-    if kind == "ColBERT" or (
-        "model_type" not in settings and (by_stanford(files) or not settings.keys().isdisjoint(PYLATE))
-    ):
+    if kind == "ColBERT" or ("model_type" not in settings and (by_stanford(files) or settings.keys() & PYLATE)):
         return MULTI
     if not isinstance(kind, str) or kind not in USES:
         raise files.refuse(f"{SETTINGS} says that this is a {kind}; those computed here are {', '.join(USES)}")
@@ -174,10 +169,8 @@ class FolderFiles:
     def _binder(self, dtype: np.dtype[Any]) -> TensorBinder:
         path = self.path(SINGLE)
         if path is None:
-            raise self.refuse(
-                f"there is no {SINGLE}; save the model once more where sentence-transformers is installed: "
-                f"{kind_of(self.inside(''))}(folder).save(folder)"
-            )
+            advice = "save the model once more where sentence-transformers is installed"
+            raise self.refuse(f"there is no {SINGLE}; {advice}: {kind_of(self.inside(''))}(folder).save(folder)")
         return TensorBinder(Config({}), Checkpoint(lambda _: path), (), dtype, f"{self.place}/{SINGLE}")
 
     def refuse(self, what: str) -> CheckpointError:

@@ -72,17 +72,13 @@ class LateInteraction(NamedTuple):
         if self.expansion is None or task != TASKS[0]:
             return steps
         if tokenizer.pads_left:
-            raise ValueError(
-                "queries of this model are filled up before a text, since padding_side is left, in "
-                "tokenizer_config.json or by its tokenizer_class; that is not computed here. encode_document works"
-            )
+            left = "padding_side is left, in tokenizer_config.json or by its tokenizer_class; that is not computed here"
+            raise ValueError(f"queries of this model are filled up before a text, since {left}. encode_document works")
         token = self.expansion.token or tokenizer.named.get("mask") or tokenizer.named.get("eos")
         i = None if token is None else tokenizer.id_of(token)
         if i is None:
-            raise ValueError(
-                f"queries of this model are filled up with {token or 'a mask token'!r}, which the tokenizer does not "
-                "have; is this the right tokenizer?"
-            )
+            lacks = "which the tokenizer does not have; is this the right tokenizer?"
+            raise ValueError(f"queries of this model are filled up with {token or 'a mask token'!r}, {lacks}")
         return steps | {"expansion": self.expansion, "mask_id": i}
 
 
@@ -216,10 +212,8 @@ def _expansion(settings: Mapping[str, Any], files: FolderFiles, longest: int | N
     strategy, token, length, attend = map(said.get, EXPANSION)
     right = strategy in ("fixed", "min") and isinstance(token, str | None) and token != "" and type(attend) is bool
     if not right or type(length) is not int or length < 1 or not set(said) <= set(EXPANSION):
-        raise files.refuse(
-            "'query_expansion' must have the strategy fixed or min, a length >= 1, a token or none, and attend true or "
-            f"false, found {given!r:.120}"
-        )
+        expected = "the strategy fixed or min, a length >= 1, a token or none, and attend true or false"
+        raise files.refuse(f"'query_expansion' must have {expected}, found {given!r:.120}")
     most = settings.get("query_length")
     if (longest is not None and length > longest) or (isinstance(most, int | float) and most < length):
         limit = f"query_length is {most!r}" if longest is None or length <= longest else f"the table has {longest} rows"

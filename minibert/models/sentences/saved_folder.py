@@ -22,24 +22,8 @@ from minibert.families.parts.modules import steady
 from minibert.files.tokenizer import Tokenizer
 from minibert.files.tokenizer_files import open_tokenizer
 
-from .folder import (
-    FAMILY,
-    MASK,
-    MODULES,
-    MULTI,
-    PAIRS,
-    RERANKER,
-    SETTINGS,
-    SPARSE,
-    STATIC_MODULE,
-    TOKENIZER,
-    TRANSFORMERS,
-    FolderFiles,
-    Module,
-    by_stanford,
-    kind_of,
-    leaves,
-)
+from . import folder
+from .folder import FAMILY, MASK, MODULES, MULTI, RERANKER, SPARSE, STATIC_MODULE, TOKENIZER, FolderFiles, Module
 
 After = Callable[[Array], Array]
 Settings = dict[str, Any]
@@ -73,8 +57,8 @@ MODULES_OF: Mapping[str, tuple[tuple[tuple[str, ...], ...], str, tuple[str, ...]
         f"a Transformer, a Pooling, or a {STATIC_MODULE} in their place",
         (*KEYS,),
     ),
-    PAIRS: ((("Transformer",),), "a Transformer alone", ()),
-    SPARSE: (tuple((each, "SpladePooling") for each in TRANSFORMERS), "a Transformer and a SpladePooling", ()),
+    folder.PAIRS: ((("Transformer",),), "a Transformer alone", ()),
+    SPARSE: (tuple((each, "SpladePooling") for each in folder.TRANSFORMERS), "a Transformer and a SpladePooling", ()),
     MULTI: ((("Transformer",),), "a Transformer", ("Dense", "Normalize", MASK)),
 }
 INSTEAD = {
@@ -154,12 +138,12 @@ class SavedFolder(NamedTuple):
         """Read a folder. Raises CheckpointError with the name of the first unknown module or file."""
         modules, kind, router = files.modules(), "", None
         if modules is not None:
-            kind = kind_of(files)
+            kind = folder.kind_of(files)
             if kind == SPARSE and [each.kind for each in modules] == [ROUTER]:
                 router = read_router(files.inside(modules[0].path))
                 modules = router.model
             _refuse_fault(modules, kind, files)
-        elif by_stanford(files):
+        elif folder.by_stanford(files):
             kind = MULTI
         first = (modules or [])[:1]
         others = []
@@ -168,7 +152,7 @@ class SavedFolder(NamedTuple):
             if each.kind in SIZED and not inside.object("config.json"):
                 raise inside.refuse(f"the {each.kind} has no config.json, which says its sizes; fetch the folder again")
             others.append(each._replace(settings=mended(each.kind, inside)))
-        settings = files.object(SETTINGS) if modules else {}
+        settings = files.object(folder.SETTINGS) if modules else {}
         saved = cls(files, kind, (*first, *others), router, settings)
         beside = saved.beside
         saved = saved._replace(tokenizer=beside.object(TOKENIZER))
@@ -237,15 +221,14 @@ def read_router(files: FolderFiles) -> Router:
     except (AttributeError, KeyError, TypeError, ValueError):  # an unknown key or name, or a path outside the folder
         odd = True
     if odd or not document or len(structure) != 2 or query.kind != ROUTER_WEIGHTS or not query.type.startswith(FAMILY):
-        raise files.refuse(
-            f"{ROUTER_FILE} must have the routes query, {ROUTER_WEIGHTS} alone, and document, a model, in folders that "
-            f"'types' has, and no other 'parameters' than a 'default_route'; found {data!r:.600}"
-        )
+        routes_are = f"the routes query, {ROUTER_WEIGHTS} alone, and document, a model, in folders that 'types' has"
+        expected = f"{routes_are}, and no other 'parameters' than a 'default_route'"
+        raise files.refuse(f"{ROUTER_FILE} must have {expected}; found {data!r:.600}")
     return Router(document, files.inside(query.path), default)
 
 
 def _module(files: FolderFiles, name: str, kind: str) -> Module:
-    if leaves(name):
+    if folder.leaves(name):
         raise ValueError(name)
     return Module(kind.rpartition(".")[2], "/".join(filter(None, (files.folder, name))), kind)
 
@@ -271,13 +254,9 @@ def read_steps(
     return tuple(steps), dim
 
 
-def _layer_norm(
-    settings: dict[str, Any], files: FolderFiles, dim: int, dtype: np.dtype[Any] | None
-) -> tuple[After, int]:
-    if settings.get("dimension") != dim:
-        raise files.refuse(
-            f"LayerNorm is for {settings.get('dimension')!r} numbers, but {dim} come out of the module before"
-        )
+def _layer_norm(settings: Settings, files: FolderFiles, dim: int, dtype: np.dtype[Any] | None) -> tuple[After, int]:
+    if (width := settings.get("dimension")) != dim:
+        raise files.refuse(f"LayerNorm is for {width!r} numbers, but {dim} come out of the module before")
     weight, bias = files.tensors({"norm.weight": (dim,), "norm.bias": (dim,)}, dtype)
     return partial(layer_norm, weight=weight, bias=bias, eps=LAYER_NORM_EPS), dim
 

@@ -19,19 +19,8 @@ from minibert.files.tokenizer import Tokenizer
 from minibert.models.run.attributes import hinted
 from minibert.models.run.pipeline import check_positive
 
-from .comparing import (
-    Compare,
-    Given,
-    SparseVector,
-    TokenVectors,
-    Vectors,
-    by_tokens,
-    check_widths,
-    compared,
-    is_token_vectors,
-    token_vectors_of,
-    vectors_of,
-)
+from . import comparing
+from .comparing import Compare, Given, SparseVector, TokenVectors, Vectors, is_token_vectors, vectors_of
 
 BLOCK = 8192  # vectors that are compared at once
 NAMES = ("queries", "vectors")
@@ -76,17 +65,15 @@ def search(
         if compare is not cosine:
             raise ValueError(f"precision={precision!r} counts bits; leave it out, or compare")
         compare = partial(_bits, precision)
-    wanted: Vectors = token_vectors_of(queries, NAMES[0]) if late else vectors_of(queries, NAMES[0])
+    wanted: Vectors = comparing.token_vectors_of(queries, NAMES[0]) if late else vectors_of(queries, NAMES[0])
     if precision is None and compare is cosine:
         kinds = [str(getattr(each, "dtype", "")) for each in (wanted, vectors)]
         if kind := next((kind for kind in kinds if "int" in kinds[0] and kind in PACKED), ""):  # JSON gives int64
-            bits = PACKED[kind]
-            warn(
-                f"vectors of {kind} are compared by the cosine of their numbers; if encode made them with "
-                f"precision={bits!r}, they hold bits: pass precision={bits!r}, or precision={kind!r} for numbers"
-            )
+            bits = f"precision={PACKED[kind]!r}"
+            advice = f"if encode made them with {bits}, they hold bits: pass {bits}, or precision={kind!r} for numbers"
+            warn(f"vectors of {kind} are compared by the cosine of their numbers; {advice}")
     if late and compare is cosine:
-        compare = partial(by_tokens, "maxsim")
+        compare = partial(comparing.by_tokens, "maxsim")
     found = np.empty((len(wanted), 0), np.int64), np.empty((len(wanted), 0), np.float32)
     for each in searching(wanted, _blocks(vectors, wanted), k, compare):
         found = each  # the last one counts
@@ -97,16 +84,13 @@ def _late(queries: Any, vectors: Any) -> bool:
     """Whether these are token vectors. Raises ValueError if an array may be either tokens or texts."""
     if is_token_vectors(queries) or isinstance(vectors, TokenVectors):
         if isinstance(vectors, np.ndarray) and vectors.ndim == 2:
-            raise TypeError(
-                "queries must be vectors (n, dim) of numbers, found those of tokens; compare them with a list of arrays"
-            )
+            found = "found those of tokens; compare them with a list of arrays"
+            raise TypeError(f"queries must be vectors (n, dim) of numbers, {found}")
         return True
     rows = isinstance(queries, np.ndarray) and queries.ndim == 2
     if rows and isinstance(vectors, list | tuple) and is_token_vectors(vectors):
-        raise ValueError(
-            "a list of arrays may be texts' tokens or blocks of vectors; to compare one query by its tokens pass "
-            "[queries], to compare single vectors pass iter(vectors)"
-        )
+        advice = "to compare one query by its tokens pass [queries], to compare single vectors pass iter(vectors)"
+        raise ValueError(f"a list of arrays may be texts' tokens or blocks of vectors; {advice}")
     return False
 
 
@@ -122,7 +106,7 @@ def _bits(precision: str, queries: Any, vectors: Any) -> Array:
 
 def _blocks(vectors: Any, queries: Vectors) -> Iterator[Vectors]:
     late = isinstance(queries, TokenVectors)
-    read: Callable[[Any, str], Vectors] = token_vectors_of if late else vectors_of
+    read: Callable[[Any, str], Vectors] = comparing.token_vectors_of if late else vectors_of
     whole = isinstance(vectors, np.ndarray) or (
         isinstance(vectors, list | tuple) and any(isinstance(each, SparseVector) for each in vectors)
     )
@@ -131,7 +115,7 @@ def _blocks(vectors: Any, queries: Vectors) -> Iterator[Vectors]:
         vectors = (rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK))
     for value in vectors:
         block = read(value, NAMES[1])
-        check_widths(queries, block, NAMES)
+        comparing.check_widths(queries, block, NAMES)
         yield block
 
 
@@ -139,7 +123,7 @@ def searching(queries: Vectors, blocks: Iterable[Vectors], k: int, compare: Comp
     """Yield, after each block, the result of `search` for all blocks so far."""
     ids, scores, start = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32), 0
     for block in blocks:
-        found = compared(compare, queries, block, NAMES, start)
+        found = comparing.compared(compare, queries, block, NAMES, start)
         scores = scores.astype(found.dtype, copy=False)
         if ids.shape[1] == k:
             ids, scores = ids.copy(), scores.copy()  # the caller has the old arrays

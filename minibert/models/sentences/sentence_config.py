@@ -81,14 +81,11 @@ class SentenceConfig(NamedTuple):
     def of(
         cls, saved: SavedFolder, layer: EmbeddingLayer, config: Config, dtype: np.dtype[Any] | None, dim: int
     ) -> SentenceConfig:
-        """Read the settings of a folder.
+        """Read the settings of a folder. Raises CheckpointError with the file and the unknown entry.
 
         layer, config: those of the encoder; dim: the width of a token's vector. dtype: the format of the dense layers;
-        None: read no weight. Without
-        modules.json a vector is the mean of the tokens, or the last token of a ForCausalLM: as in
-        sentence-transformers.
-
-        Raises CheckpointError with the file and the unknown entry.
+        None: read no weight. Without modules.json a vector is the mean of the tokens, or the last token of a
+        ForCausalLM: as in sentence-transformers.
         """
         longest = layer.max_length
         if layer.family is STATIC:
@@ -130,12 +127,8 @@ class SentenceConfig(NamedTuple):
     def check_use(self, wanted: str) -> None:
         """Raise ValueError if the folder was saved for another use; a static model fails later, as it has no head."""
         if self.kind not in ("", wanted) and not self.static:
-            raise error_of(
-                ValueError,
-                f"this model's folder was saved as a {self.kind}, whose methods here are {USES[self.kind]}; "
-                f"for {GIVES[wanted]} ",
-                Load(f"the folder of a {wanted}"),
-            )
+            said = f"this model's folder was saved as a {self.kind}, whose methods here are {USES[self.kind]}; for "
+            raise error_of(ValueError, f"{said}{GIVES[wanted]} ", Load(f"the folder of a {wanted}"))
 
     def prompt(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
         """Return the text to put before each text. Raises ValueError for an unknown name."""
@@ -248,9 +241,7 @@ def _check_settings(settings: dict[str, Any], saved: SavedFolder) -> None:
             raise files.refuse(f"the transformer's setting {key!r} is {value!r}, which is not computed here in a {use}")
 
 
-def _lengths(
-    settings: dict[str, Any], saved: SavedFolder, config: Mapping[str, Any], longest: int | None
-) -> dict[str, Any]:
+def _lengths(settings: dict[str, Any], saved: SavedFolder, config: Config, longest: int | None) -> dict[str, Any]:
     """Read the maximum number of tokens and where it is set: the transformer's settings, else the tokenizer's,
     up to the config's positions; never more than the position table has."""
     tokenizer, files, named = saved.tokenizer, saved.beside, saved.transformer_file
@@ -287,10 +278,9 @@ def _prompts(saved: SavedFolder) -> dict[str, Any]:
     named, usually = settings.get("similarity_fn_name"), {SPARSE: "dot", MULTI: "maxsim"}.get(kind)
     similarity = named if named in tuple(MAXSIMS if kind == MULTI else SIMILARITIES) else usually
     if kind not in (MULTI, PAIRS) and named not in (None, similarity):  # PyLate's folders name another
-        warn(
-            f"{files.where}: {SETTINGS}: 'similarity_fn_name' is {named!r}, none of {', '.join(SIMILARITIES)}; vectors "
-            f"are compared by {usually or 'cosine'}, as in sentence-transformers"
-        )
+        found = f"'similarity_fn_name' is {named!r}, none of {', '.join(SIMILARITIES)}"
+        compared = f"vectors are compared by {usually or 'cosine'}, as in sentence-transformers"
+        warn(f"{files.where}: {SETTINGS}: {found}; {compared}")
     sizes = {key: files.length(SETTINGS, settings, key) for key in ("truncate_dim", "max_active_dims")}
     activation = settings.get("activation_fn")
     if not isinstance(activation, str | None):

@@ -365,10 +365,9 @@ class Sentences(Model):
         own, asked = self.sentence_config, complete(ENCODE, self.encode, given, options)
         check_options(asked, own.late is not None)
         if elsewhere := self.block_family.elsewhere:
-            raise CheckpointError(
-                f"sentence-transformers makes vectors of a {self.embeddings.family.model_type} from {elsewhere}, which "
-                "is not computed here; the encoder's own hidden states are what a call gives"
-            )
+            made = f"sentence-transformers makes vectors of a {self.embeddings.family.model_type} from {elsewhere}"
+            advice = "which is not computed here; the encoder's own hidden states are what a call gives"
+            raise CheckpointError(f"{made}, {advice}")
         dim = None if own.late else own.width(asked["truncate_dim"])  # raises if the folder is for another use
         steps = self.text_steps(asked, single_threaded)
         if own.late:

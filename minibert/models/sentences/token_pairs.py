@@ -106,11 +106,9 @@ def check_sum(model: Sentences) -> None:
         _check_linear(step)
 
 
-def pairs_of(
-    text: str, pipeline: TextPipeline, other: str, other_pipeline: TextPipeline, measure: str
-) -> SimilarityPairs:
+def pairs_of(text: str, pipeline: TextPipeline, other: str, second: TextPipeline, measure: str) -> SimilarityPairs:
     """Split the similarity of two texts, each encoded by its pipeline; the model has passed `check_sum`."""
-    (tokens, parts), (others, other_parts) = _parts(text, pipeline), _parts(other, other_pipeline)
+    (tokens, parts), (others, other_parts) = _parts(text, pipeline), _parts(other, second)
     late = isinstance(pipeline, LatePipeline)
     if late and not others:
         raise ValueError("the second text has no token with a vector, so no pair is there")
