@@ -26,15 +26,14 @@ from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, PRECISIONS, dequantized, hamming, quantized
 from minibert.equations.sentences import MAXSIMS, SIMILARITIES, dot
 from minibert.files.reading import reading
+from minibert.models.sentences import comparing
 from minibert.models.sentences.comparing import (
     Given,
     SparseVector,
     TokenVectors,
     Vectors,
-    by_tokens,
     changed,
     similarity,
-    token_vectors_of,
     vectors_of,
 )
 from minibert.models.sentences.search import BLOCK, search
@@ -260,7 +259,7 @@ class StoredVectors:
         Raises ValueError for a k below 1, and for queries of the wrong width; TypeError for queries of the wrong kind,
         and for quantized queries.
         """
-        wanted: Any = token_vectors_of(queries, "queries") if self.late else vectors_of(queries, "queries")
+        wanted: Any = comparing.token_vectors_of(queries, "queries") if self.late else vectors_of(queries, "queries")
         if self.sparse is not isinstance(wanted, list) and len(wanted):
             raise TypeError(f"{self.path} has {'sparse' if self.sparse else 'dense'} vectors, but the queries have not")
         if isinstance(wanted, np.ndarray) and wanted.dtype in (np.int8, np.uint8):
@@ -282,7 +281,7 @@ class StoredVectors:
         if self.sparse:
             return _sparse_dots(queries, block, self.dim) if name == "dot" else similarity(name, queries, block)
         if self.late:
-            return by_tokens(name, queries, block)
+            return comparing.by_tokens(name, queries, block)
         if name == "dot" or (name == "cosine" and self.meta["normalized"]):
             return np.ascontiguousarray(dot(block, queries).T)  # BLAS multiplies many rows by few faster in this order
         return SIMILARITIES[name](queries, block)

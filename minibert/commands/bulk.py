@@ -24,38 +24,35 @@ def declare(parser: Parser) -> None:
     """Add the arguments."""
     from minibert.bulk.texts import FORMATS, ID
 
-    parser.add_argument("inputs", nargs="*", metavar="INPUT", help="files; default, or -: each line of stdin is a text")
-    parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write or continue"
-    )
-    parser.add_argument("--text-column", default="text", metavar="NAME", help="the column of the texts (default: text)")
-    parser.add_argument(
+    add = parser.add_argument
+    add("inputs", nargs="*", metavar="INPUT", help="files; default, or -: each line of stdin is a text")
+    add("-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write or continue")
+    add("--text-column", default="text", metavar="NAME", help="the column of the texts (default: text)")
+    add(
         "--id-column", metavar="NAME",
         help=f"the column that names the rows (default: {ID}, if it exists; otherwise rows are numbered from 0)",
     )  # fmt: skip
-    parser.add_argument(
+    add(
         "--keep", nargs="*", metavar="COLUMN",
         help="columns that are kept beside ids and texts (default: all that are not nested)",
     )  # fmt: skip
-    parser.add_argument(
-        "--input-format", choices=FORMATS, help="the format of all input files (default: by file extension)"
-    )
-    parser.add_argument(
+    add("--input-format", choices=FORMATS, help="the format of all input files (default: by file extension)")
+    add(
         "--format", choices=("arrow", "parquet"), default="arrow",
         help="the format of the shards: arrow is mapped, so `minibert search` reads it 20 times as fast (default); "
         "most other programs read parquet",
     )  # fmt: skip
     add_precision(parser, "the first shard")
-    parser.add_argument(
+    add(
         "--rows-per-shard", type=int, metavar="N",
         help="rows of the input in a shard; a run that ends early loses one shard at most (default: 4096; 16384 for "
         "int8 and uint8; in a folder that is continued, as before)",
     )  # fmt: skip
-    parser.add_argument(
+    add(
         "--bad-rows", choices=("error", "skip"), default="error",
         help="how to treat rows without text: stop with an error (default), or leave them out",
     )  # fmt: skip
-    parser.add_argument("--check", action="store_true", help="only check whether FOLDER is complete and undamaged")
+    add("--check", action="store_true", help="only check whether FOLDER is complete and undamaged")
     add_prompts(parser)
     add_options(parser, "sentences", "measure")
     add_model(parser, side=False, usual=SENTENCES, threads=True)
@@ -87,12 +84,8 @@ def run(arguments: Any) -> None:
     options = {name: getattr(arguments, name) for name in ("prompt_name", "prompt", "same_bits")}
     memory = {name: getattr(arguments, name) for name in ("threads", "mmap")}  # a continued run may change these
     model = open_vectors(arguments.model, asked=sentences, **from_hub(arguments), **options, **memory)
-    settings = {
-        "minibert": arguments.version,
-        "model": arguments.model,
-        **options,
-        "options": sentences.given() or None,
-    }
+    settings = {"minibert": arguments.version, "model": arguments.model, **options}
+    settings["options"] = sentences.given() or None
     with model.model:
         before = last_metadata(folder)
         try:
@@ -110,10 +103,8 @@ def run(arguments: Any) -> None:
     if remark := warn_few_vectors(arguments.precision, min(meta["rows"], meta["rows_per_shard"])):
         tell(remark)
     done = f"{folder} is complete" if before.get("last") else f"wrote {folder}"
-    tell(
-        f"{done}: {vectors} {of} in {counted(meta['shards'], 'shard')}, "
-        f"{counted(meta['skipped'], 'row')} left out, {counted(meta['cut'], 'text')} truncated"
-    )
+    less = f"{counted(meta['skipped'], 'row')} left out, {counted(meta['cut'], 'text')} truncated"
+    tell(f"{done}: {vectors} {of} in {counted(meta['shards'], 'shard')}, {less}")
 
 
 class Progress:

@@ -53,13 +53,9 @@ class Parser(argparse.ArgumentParser):
     prepare: Callable[[], object] | None = None  # called before arguments are parsed, and not for `minibert help`
 
     def __init__(self, name: str, about: str, example: str) -> None:
-        super().__init__(
-            prog=f"minibert {name}",
-            description=about,
-            epilog=f"example:\n  {example}",
-            # argparse would break the example in two lines
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+        raw = argparse.RawDescriptionHelpFormatter  # else argparse would break the example in two lines
+        epilog = f"example:\n  {example}"
+        super().__init__(prog=f"minibert {name}", description=about, epilog=epilog, formatter_class=raw)
         self.color = False  # Python 3.14 would colour the help
         for kind, expected in ((int, "an integer"), (float, "a number")):
             self.register("type", kind, partial(_number, kind, expected))
@@ -112,10 +108,8 @@ class Parser(argparse.ArgumentParser):
             yield
         except HubError as error:
             if getattr(arguments, "unnamed", False):
-                error.args = (
-                    f"no model was named, and the default, {self.usual}, cannot be fetched from the Hub; name a "
-                    f"folder with --model or MINIBERT_MODEL; the Hub: {error}",
-                )
+                why = f"no model was named, and the default, {self.usual}, cannot be fetched from the Hub"
+                error.args = (f"{why}; name a folder with --model or MINIBERT_MODEL; the Hub: {error}",)
             raise
 
 
@@ -276,18 +270,14 @@ def tell(what: str) -> None:
         print(f"minibert: {escaped(what)}", file=sys.stderr)
 
 
-def tell_truncated(
-    truncated: Iterable[Truncated], what: str = "text", line: str = "", empty: Sequence[int] = ()
-) -> None:
+def tell_truncated(cut: Iterable[Truncated], what: str = "text", line: str = "", empty: Sequence[int] = ()) -> None:
     """Print which texts, pairs or questions were truncated, if any, and how many of their tokens were left out."""
-    if not (found := sorted(truncated)):
+    if not (found := sorted(cut)):
         return
     some = [f"{count} of {line or what} {line_number(i, empty)}" for i, count in found[:NAMED]]
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    tell(
-        f"{len(found)} {what}{'s' * (len(found) > 1)} truncated: too long for this model; tokens left out: "
-        f"{', '.join(some)}{more}"
-    )
+    many = f"{len(found)} {what}{'s' * (len(found) > 1)}"
+    tell(f"{many} truncated: too long for this model; tokens left out: {', '.join(some)}{more}")
 
 
 def line_number(number: int, empty: Sequence[int]) -> int:

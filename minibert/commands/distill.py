@@ -12,10 +12,9 @@ from .common import Command, Parser, add_model, from_hub, load_model, print_line
 
 
 def _declare_distill(parser: Parser) -> None:
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write")
-    parser.add_argument(
-        "--dims", type=int, default=256, metavar="N", help="numbers in a row, at most the model's width (default: 256)"
-    )
+    add = parser.add_argument
+    add("-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write")
+    add("--dims", type=int, default=256, metavar="N", help="numbers in a row, at most the model's width (default: 256)")
     add_model(parser, side=False, argument=True, usual=SENTENCES, threads=True)
 
 

@@ -114,15 +114,14 @@ def _smaller(vectors: Iterable[Any], precision: str) -> Iterator[Any]:
 
 
 def _declare_embed(parser: Parser) -> None:
+    add = parser.add_argument
     add_texts(parser)
-    parser.add_argument(
+    add(
         "--pooling", default="mean", metavar="{mean,max,none}",
         help="pool a text's tokens (default: mean); none: one token per line, and an empty line after each text",
     )  # fmt: skip
-    parser.add_argument("--normalize", action="store_true", help="scale each vector to length 1")
-    parser.add_argument(
-        "--truncate", action="store_true", help="truncate texts that are too long for the model; stderr says how many"
-    )
+    add("--normalize", action="store_true", help="scale each vector to length 1")
+    add("--truncate", action="store_true", help="truncate texts that are too long for the model; stderr says how many")
     add_model(parser, threads=True)
     add_whole(parser)
 

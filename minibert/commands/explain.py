@@ -21,21 +21,18 @@ if TYPE_CHECKING:
 
 
 def _declare_explain(parser: Parser) -> None:
-    parser.add_argument("text", metavar="TEXT", nargs="?", help="the text; optional with --live")
+    add = parser.add_argument
+    add("text", metavar="TEXT", nargs="?", help="the text; optional with --live")
     parser.set_defaults(without_text=lambda: parser.error("the following arguments are required: TEXT"))
-    parser.add_argument("--pair", metavar="TEXT", help="a second text, to see token types; an empty one is ignored")
-    parser.add_argument("--block", type=int, metavar="N", help="show this block instead of the layer, counted from 0")
-    parser.add_argument(
-        "--head", type=int, metavar="N", help="with --block: show the scores and weights of this head (default: 0)"
-    )
-    parser.add_argument("--truncate", action="store_true", help="truncate a text that is too long for the model")
-    parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="write a page for a browser; --whole fetches the blocks too"
-    )
-    parser.add_argument("--live", action="store_true", help="open a page that computes, only on this machine")
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="with --live: its port (default: a free one)")
-    parser.add_argument("--no-browser", action="store_true", help="with --live: print the address, open no browser")
-    parser.add_argument("--beside", metavar="TEXT", help="with --html: compare a word in two texts, block by block")
+    add("--pair", metavar="TEXT", help="a second text, to see token types; an empty one is ignored")
+    add("--block", type=int, metavar="N", help="show this block instead of the layer, counted from 0")
+    add("--head", type=int, metavar="N", help="with --block: show the scores and weights of this head (default: 0)")
+    add("--truncate", action="store_true", help="truncate a text that is too long for the model")
+    add("--html", type=Path, metavar="FILE", help="write a page for a browser; --whole fetches the blocks too")
+    add("--live", action="store_true", help="open a page that computes, only on this machine")
+    add("--port", type=int, default=0, metavar="N", help="with --live: its port (default: a free one)")
+    add("--no-browser", action="store_true", help="with --live: print the address, open no browser")
+    add("--beside", metavar="TEXT", help="with --html: compare a word in two texts, block by block")
     add_model(parser)
     add_whole(parser)
 
@@ -178,24 +175,23 @@ def _identity(name: str, commit: str | None) -> str:
 def _declare_plot(parser: Parser) -> None:
     from minibert.show.pictures import PICTURES
 
+    add = parser.add_argument
     kinds = "\n".join(f"  {name:14} {each.about}" for name, each in PICTURES.items())
     parser.epilog = f"pictures:\n{kinds}\n\n{parser.epilog}"
-    parser.add_argument("kind", choices=PICTURES, metavar="PICTURE", help="a picture from the list below")
-    parser.add_argument(
+    add("kind", choices=PICTURES, metavar="PICTURE", help="a picture from the list below")
+    add(
         "--text",
         metavar="TEXT",
         help="the text for sum, attention, terms, patching and pairs; rows shows its first token",
     )
-    parser.add_argument(
-        "--other", metavar="TEXT", help="for pairs: the other text; for patching: another text of as many tokens"
-    )
-    parser.add_argument(
+    add("--other", metavar="TEXT", help="for pairs: the other text; for patching: another text of as many tokens")
+    add(
         "--token", type=int, metavar="N",
         help="for sum and rows: the token at this position, as explain counts; for patching: the predicting token",
     )  # fmt: skip
-    parser.add_argument("--block", type=int, metavar="N", help="for attention: the block, counted from 0")
-    parser.add_argument("--head", type=int, metavar="N", help="for attention: the head, counted from 0")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="FILE.svg, .png or .pdf (default: a window)")
+    add("--block", type=int, metavar="N", help="for attention: the block, counted from 0")
+    add("--head", type=int, metavar="N", help="for attention: the head, counted from 0")
+    add("-o", "--output", type=Path, metavar="FILE", help="FILE.svg, .png or .pdf (default: a window)")
     add_model(parser)
 
 

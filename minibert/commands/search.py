@@ -100,10 +100,8 @@ def _model(arguments: Any, stored: StoredVectors) -> TextModel:
     except MinibertError as error:
         if arguments.named is not None:
             raise
-        raise error_of(
-            type(error), f"{stored.path} was made with the model {name}: ", *parts_of(error), "; ", Option("model"),
-            " names it where it is now",
-        ) from None  # fmt: skip
+        made, now = f"{stored.path} was made with the model {name}: ", " names it where it is now"
+        raise error_of(type(error), made, *parts_of(error), "; ", Option("model"), now) from None
     if changed := difference(meta, model.named_in(meta)):
         model.model.close()
         kind, wanted, found = changed

@@ -60,10 +60,9 @@ def run(chosen: Any) -> int:
         raise ImportError("serve needs starlette and uvicorn: pip install 'starlette>=0.40' 'uvicorn>=0.36'")
     token = options.read_token(chosen)
     if token is None and chosen.host not in LOCAL:
-        raise error_of(
-            ValueError, f"at {chosen.host} other machines can reach this server: name a token with ",
-            Option("token_file"), " or ", Option("token_env"), ", or stay at 127.0.0.1",
-        )  # fmt: skip
+        reached = f"at {chosen.host} other machines can reach this server: name a token with "
+        stay = ", or stay at 127.0.0.1"
+        raise error_of(ValueError, reached, Option("token_file"), " or ", Option("token_env"), stay)
     with listen(chosen.host, chosen.port) as listening, ExitStack() as opened:
         models, reranker = open_models(chosen, opened)
         server = Server(models, token, options.limits_of(chosen), reranker)

@@ -22,10 +22,9 @@ RERANKER = "cross-encoder/ms-marco-MiniLM-L6-v2"
 
 
 def _declare_similar(parser: Parser) -> None:
-    parser.add_argument("texts", nargs="+", metavar="TEXT", help="two or more texts; with --file one")
-    parser.add_argument(
-        "--file", metavar="LINES", help="a file of texts, one per line; - for stdin; empty lines are skipped"
-    )
+    add = parser.add_argument
+    add("texts", nargs="+", metavar="TEXT", help="two or more texts; with --file one")
+    add("--file", metavar="LINES", help="a file of texts, one per line; - for stdin; empty lines are skipped")
     add_k(parser, "lines")
     add_why(parser, "with --file: ")
     add_options(parser, "sentences", "measure")
@@ -115,12 +114,7 @@ def nearest(
     of_lines: list[Truncated],
     empty: list[int],
 ) -> list[tuple[float, str]]:
-    """Return the k lines of a file nearest to a text, best first, each with its similarity.
-
-    truncated, of_lines, empty: receive the text if it is truncated, the truncated lines, and the empty lines.
-
-    Lines are read in chunks: memory holds the best lines and one chunk.
-    """
+    """Return a file's k lines nearest to a text, best first, read in chunks; the last three lists are filled."""
     from minibert.models.run.pipeline import chunked, shown
     from minibert.models.sentences.comparing import token_vectors_of
     from minibert.models.sentences.search import searching
@@ -149,10 +143,9 @@ def nearest(
 
 
 def _declare_rank(parser: Parser) -> None:
-    parser.add_argument("query", metavar="QUERY", help="the question or search text")
-    parser.add_argument(
-        "--file", metavar="LINES", required=True, help="texts, one per line; - for stdin; empty lines are skipped"
-    )
+    add = parser.add_argument
+    add("query", metavar="QUERY", help="the question or search text")
+    add("--file", metavar="LINES", required=True, help="texts, one per line; - for stdin; empty lines are skipped")
     add_k(parser, "lines", None)
     add_why(parser, "with late interaction: ")
     add_model(parser, side=False, usual=RERANKER, threads=True)

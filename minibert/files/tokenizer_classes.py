@@ -161,16 +161,9 @@ def _from_bytes(lib: Any, *steps: Any) -> Any:
 
 
 def _bpe(ending: str | None = "", unknown: str | None = None) -> dict[str, Any]:
-    prefix = None if ending is None else ""
-    return {
-        "dropout": None,
-        "unk_token": unknown,
-        "continuing_subword_prefix": prefix,
-        "end_of_word_suffix": ending,
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "ignore_merges": False,
-    }
+    marks = {"continuing_subword_prefix": None if ending is None else "", "end_of_word_suffix": ending}
+    off = dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False)
+    return {"dropout": None, "unk_token": unknown, **marks, **off}
 
 
 def _spaces(lib: Any, scheme: str) -> tuple[Any, Any]:
@@ -229,6 +222,8 @@ _ROBERTA = TokenizerClass(_byte_level, ROBERTA_TEMPLATE, ROBERTA_TOKENS, "BPE", 
 _ALBERT_TOKENS = {**BERT_TOKENS, "bos": "[CLS]", "eos": "[SEP]", "unk": "<unk>", "pad": "<pad>"}
 _DEBERTA_TOKENS = {**BERT_TOKENS, "bos": "[CLS]", "eos": "[SEP]"}
 _XLNET_TOKENS = {**ROBERTA_TOKENS, "sep": "<sep>", "cls": "<cls>"}
+_CLIP_TOKENS = {**GPT2_TOKENS, "bos": "<|startoftext|>", "pad": "<|endoftext|>"}
+_T5_TOKENS = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
 _COHERE_TOKENS = {
     "unk": "<UNK>", "bos": "<BOS_TOKEN>", "eos": "<|END_OF_TURN_TOKEN|>", "pad": "<PAD>", "cls": "<CLS>",
     "sep": "<SEP>", "mask": "<MASK_TOKEN>",
@@ -267,11 +262,7 @@ CLASSES: Mapping[str, TokenizerClass] = {
     "GemmaTokenizer": TokenizerClass(
         _gemma, None, {"unk": "<unk>", "bos": "<bos>", "eos": "<eos>", "pad": "<pad>", "mask": "<mask>"}, pads="left"
     ),
-    "CLIPTokenizer": TokenizerClass(
-        _clip,
-        FAIRSEQ_TEMPLATE,
-        {"unk": "<|endoftext|>", "bos": "<|startoftext|>", "eos": "<|endoftext|>", "pad": "<|endoftext|>"},
-    ),
+    "CLIPTokenizer": TokenizerClass(_clip, FAIRSEQ_TEMPLATE, _CLIP_TOKENS),
     "OpenAIGPTTokenizer": TokenizerClass(_openai, None, {"unk": "<unk>"}, "BPE", "vocab.json", "GPT"),
     "AlbertTokenizer": TokenizerClass(_albert, BERT_TEMPLATE, _ALBERT_TOKENS, kind="Unigram", unknown=1, keeps=True),
     "DebertaV2Tokenizer": TokenizerClass(
@@ -281,18 +272,10 @@ CLASSES: Mapping[str, TokenizerClass] = {
         _xlnet, XLNET_TEMPLATE, _XLNET_TOKENS, kind="Unigram", unknown=0, takes_left=True, pads="left"
     ),
     "T5Tokenizer": TokenizerClass(
-        lambda lib, settings: _words(lib, settings.charsmap),
-        T5_TEMPLATE,
-        {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
-        kind="Unigram",
-        unknown=2,
+        lambda lib, settings: _words(lib, settings.charsmap), T5_TEMPLATE, _T5_TOKENS, kind="Unigram", unknown=2
     ),
     "PegasusTokenizer": TokenizerClass(
-        _pegasus,
-        Template("$A eos", "$A $B eos"),
-        {"pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask_2>"},
-        kind="Unigram",
-        unknown="unk",
+        _pegasus, Template("$A eos", "$A $B eos"), {**_T5_TOKENS, "mask": "<mask_2>"}, kind="Unigram", unknown="unk"
     ),
 }
 

@@ -324,11 +324,7 @@ class SentenceOptions(NamedTuple):
         return self._replace(prompts=None if prompts is None else dict(given), similarity_fn_name=measure)
 
     def applied_to(self, own: SentenceConfig) -> SentenceConfig:
-        """Return the folder's settings with these options, except `max_seq_length`, which an encoder checks.
-
-        Prompts of the folder stay unless one with the same name is passed. Raises ValueError for an option without
-        effect on a folder of this class, and for an unknown default prompt.
-        """
+        """Return the folder's settings with these options, except `max_seq_length`, which an encoder checks."""
         without = {PAIRS: ("truncate_dim", "similarity_fn_name"), SPARSE: ("truncate_dim",), MULTI: ("truncate_dim",)}
         for name in set(without.get(own.kind, ())) & self.given().keys():
             raise error_of(ValueError, Option(name), f" has no effect on a {own.kind}; leave it out")
