@@ -203,7 +203,7 @@ def test_what_is_refused_at_the_start(capsys: Printed, monkeypatch: pytest.Monke
     for other, expected in (
         ("sentences-last-token", "name the folder of a CrossEncoder with --reranker"),
         ("sentences-bare", "name a model with that head with --reranker"),  # which says nothing of its use
-        ("uses-inference", "this model has 3 labels; predict gives them all"),
+        ("uses-inference", "this model has 3 labels; predict gives all"),
     ):
         said = failure(capsys, "serve", MODEL, "--port", "0", "--reranker", REFERENCE / other)
         assert said.startswith("--reranker: ") and said.endswith(expected) and "--model" not in said

@@ -22,7 +22,7 @@ from reference_files import REFERENCE
 from safetensors.numpy import load_file, save_file
 
 from minibert.cli import main
-from minibert.commands import answers, common, explain
+from minibert.commands import answers, common
 from minibert.commands.common import did_you_mean, escaped
 from minibert.files.reading import STDIN, arriving_texts
 
@@ -93,7 +93,7 @@ HOSTILE: dict[str, Callable[[Path], list[object]]] = {
 def test_nothing_out_of_a_file_is_obeyed(
     name: str, styled: bool, tmp_path: Path, capsys: Printed, monkeypatch: Patch
 ) -> None:
-    for module in (common, explain, answers):
+    for module in (common, answers):
         monkeypatch.setattr(module, "coloured", lambda: styled)
     main([*map(str, HOSTILE[name](tmp_path / "made"))])
     printed = "".join(capsys.readouterr())
@@ -206,9 +206,7 @@ def test_similar_refuses_lines_without_end_and_other_files(tmp_path: Path, monke
 def test_similar_shows_a_bar_of_lines(
     terminal: bool, typed_in: bool, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
-    from minibert.commands import similar
-
-    monkeypatch.setattr(similar, "BAR_AFTER", 0.0)
+    monkeypatch.setattr(common, "BAR_AFTER", 0.0)
     name = named(b"clouds\n\nabove\n", "stdin" if typed_in else "a file", tmp_path, monkeypatch)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: typed_in)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)

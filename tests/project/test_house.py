@@ -25,9 +25,9 @@ NOT_ENTERED = {"<module>", "<genexpr>", "<lambda>", "<listcomp>", "<dictcomp>", 
 # use -> at most so many functions, files, and returns to a file that was left: a tenth above the counts of today
 LIMITS = {
     "encode": (78, 15, 31),
-    "load_encoder": (181, 31, 71),
-    "verify": (384, 51, 176),
-    "bulk": (408, 52, 187),
+    "load_encoder": (179, 30, 71),
+    "verify": (370, 48, 174),
+    "bulk": (403, 51, 182),
 }
 
 
