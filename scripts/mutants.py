@@ -46,7 +46,7 @@ WINGS = {
         M("blocks", "blocks", "(np.abs(back) <= window)", "(back <= window)"),
         M("input_layer", "fast", "        first = 0  # otherwise", "        pass  # otherwise"),
         M("rotary_scaling", "rotary_scaling", "louder(mscale) / louder(mscale_all_dim)", "louder(mscale)"),
-        M("quantization", "quantization", "np.floor((vectors", "np.rint((vectors"),
+        M("vector_formulas", "quantization", "np.floor((vectors", "np.rint((vectors"),
     )),
     "families": Wing("families models", "families", (
         M("families", "roberta", "padding_idx=1, cached=False", "padding_idx=1"),
