@@ -11,8 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibert.equations import (
-    cross_entropy, drawn, log_softmax, next_word_probabilities, normed_parts, score_terms, softmax, tanh_pooling,
-    term_shares, tied_logits, top_k, top_p,
+    cross_entropy,
+    drawn,
+    log_softmax,
+    next_word_probabilities,
+    normed_parts,
+    score_terms,
+    softmax,
+    tanh_pooling,
+    term_shares,
+    tied_logits,
+    top_k,
+    top_p,
 )  # fmt: skip
 from minibert.equations.blocks import Linear, attention_scores, linear, split_heads
 from minibert.equations.input_layer import layer_norm

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import checkpoints
-import encoders
 import numpy as np
 import pytest
 from binders import Stored
@@ -104,23 +102,3 @@ def test_a_row_of_one_s_own(
     exact = {name: array.astype(np.float64) for name, array in numbers.items()}
     for row, length in enumerate(LENGTHS):
         assert off(found[row, :length], by_hand(ids[row, :length].tolist(), exact)) <= tolerance
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "said"),
-    [
-        *(
-            ("qwen3", {"num_attention_heads": n, "num_key_value_heads": k}, rf"\b{n}\b.*\b{k}\b")
-            for n, k in ((4, 3), (0, 0), (0, 2))
-        ),
-        # a text's vectors would change with the texts around it
-        ("qwen3", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "'dynamic'"),
-        ("deberta-v2", {"conv_kernel_size": 3}, "'conv_kernel_size' .*3"),
-    ],
-)
-def test_a_config_that_is_not_computed_is_refused(
-    name: str, settings: dict[str, Any], said: str, tmp_path: Path
-) -> None:
-    checkpoints.change_json(encoders.write(tmp_path, name) / "config.json", **settings)
-    with pytest.raises(minibert.CheckpointError, match=said):
-        minibert.load_encoder(tmp_path)

@@ -104,37 +104,6 @@ def test_unseen_tokens_in_pieces(tmp_path: Path, name: str, monkeypatch: pytest.
 EXPANSION = {"strategy": "fixed", "length": 12}
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "change", "message"),
-    [
-        ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "strategy": "most"}}, "must have the strategy fixed"),
-        ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "length": True}}, "a length >= 1, a token or"),
-        ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "length": 0}}, "a length >= 1, a token or"),
-        ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "more": 1}}, "must have the strategy fixed or min"),
-        ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "token": ""}}, "a token or none"),
-        ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "attend": 1}}, "and attend true or false"),
-        ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "length": 40}}, r"\b40 .*32\b"),
-        ("fixed", TRANSFORMER, {"query_length": 5}, "12 .*query_length .*5"),
-        ("fixed", "2_MultiVectorMask/config.json", {"skiplist_words": "a"}, "'skiplist_words'"),
-        ("fixed", "2_MultiVectorMask/config.json", {"keep_only_token_ids": [5]}, "'keep_only_token_ids'"),
-        ("fixed", "3_Normalize/config.json", {"module_input_name": None}, "'token_embeddings'"),
-        ("fixed", "1_Dense/config.json", {"module_input_name": "sentence_embedding"}, "'token_embeddings'"),
-        ("least", "modules.json", lambda each: [*each, each[3] | {"type": "sentence_transformers.TokenPooling"}],
-         "TokenPooling'.*MultiVectorMask"),
-        ("pylate", SETTINGS, {"query_prefix": 5}, "5$|5;|5"),
-        ("pylate", SETTINGS, {"prompts": {"query": 5}}, "'prompts'"),
-        ("bare", "modules.json", lambda each: [*each, each[0]], "expected a Transformer, then any number of Dense"),
-        ("fixed", "modules.json", lambda each: [*each, each[2]], "MultiVectorMask"),
-        ("pylate", "modules.json", lambda each: [each[0], each[1] | {"type": "my.Dense"}], "'my.Dense'"),
-        ("pylate", SETTINGS, {"do_query_expansion": "no"}, "'do_query_expansion'"),
-        ("stanford", "artifact.metadata", {"attend_to_mask_tokens": "false"}, "'false'"),
-    ],
-)  # fmt: skip
-def test_what_is_not_computed_is_refused(tmp_path: Path, name: str, file: str, change: Any, message: str) -> None:
-    with pytest.raises(minibert.errors.CheckpointError, match=message):
-        changed(tmp_path, f"late-{name}", file, change)
-
-
 @pytest.mark.parametrize("name", ["LlamaTokenizer", "GemmaTokenizer", "CohereTokenizer", "XLNetTokenizer"])
 def test_queries_that_a_class_fills_up_before_a_text_are_refused(tmp_path: Path, name: str) -> None:
     """No file says so: it is the class's default, which the file can change."""
