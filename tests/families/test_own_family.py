@@ -13,16 +13,7 @@ import minibert
 from minibert.equations.fast import layer_norm
 from minibert.equations.input_layer import Array, lookup
 from minibert.errors import CheckpointError
-from minibert.families.parts.steps import (
-    Binder,
-    Inputs,
-    Norm,
-    Positions,
-    Project,
-    Record,
-    Step,
-    Tokens,
-)
+from minibert.families.parts.steps import Binder, Inputs, Norm, Positions, Project, Record, Step, Tokens
 
 EXAMPLE = """\
 import minibert

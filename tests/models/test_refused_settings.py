@@ -69,6 +69,7 @@ def with_another(kind: str) -> Any:
 ONE = {"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
 ST, NAMES, EXPECTED = "sentence_transformers.x.", "module_input_name", "expected a Transformer, a Pooling, or a Sta"
 WORKS_ON = {"module_input_name": ("", None), "module_output_name": ("", False, 0)}
+EMPTY: list[Any] = ["", False, 0, []]
 EXPANSION = {"strategy": "fixed", "length": 12}
 QUERY, MODEL, SPLADE = "query_0_SparseStaticEmbedding", "document_0_Transformer", "document_1_SpladePooling"
 
@@ -160,8 +161,8 @@ FOLDERS: dict[str, dict[str, list[Any]]] = {
                 structure(query=[QUERY, SPLADE]), structure(document=["../other"]),
                 lambda data: structure(document=["../a"])(types(**{"../a": data["types"][MODEL]})(data)),
                 types(**{QUERY: f"mine.{QUERY[8:]}"}),
-                *(parameters(default_route=odd) for odd in ("", False, 0, [])),
-                *(lambda data, odd=odd: data | {"parameters": odd} for odd in ("", None, False, 0, [])),
+                *(parameters(default_route=odd) for odd in EMPTY),
+                *(lambda data, odd=odd: data | {"parameters": odd} for odd in (*EMPTY, None)),
             )),
             (structure(document=[QUERY]), "SparseStaticEmbedding'"),
             (structure(document=[MODEL]), "Transformer.*SpladePooling"), (types(**{MODEL: "os.path"}), "'os.path'"),
