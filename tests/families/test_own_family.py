@@ -67,14 +67,6 @@ def test_the_example_runs(tensors: dict[str, Array]) -> None:
     assert "mine" not in minibert.FAMILIES
 
 
-def test_an_unknown_model_type_shows_that_door(tensors: dict[str, Array]) -> None:
-    with pytest.raises(minibert.UnknownFamilyError) as told:
-        minibert.load("./mine")
-    assert "model_type 'mine' is not known" in str(told.value)
-    assert all(name in str(told.value) for name in minibert.FAMILIES)
-    assert "load(..., family=Family(...)), see minibert/families/README.md" in str(told.value)
-
-
 class Turned(Step):
     """Gives the rows it got, as another program may lay them out."""
 
