@@ -18,7 +18,6 @@ from minibert import FAMILIES, Family
 from minibert.families.parts.config import Config, Frozen, replace
 from minibert.families.parts.steps import Norm, Positions, Tokens
 
-IDS = [[5, 6, 7]]
 CONSTANT = (str, int, float, bool, frozenset, FunctionType, type(None))
 
 

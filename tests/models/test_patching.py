@@ -16,7 +16,7 @@ from minibert.equations.heads import log_softmax
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.models import patching
-from minibert.models.patching import PatchingMap, patching_map
+from minibert.models.patching import patching_map
 
 SMALL = Path(__file__).parents[2] / "scripts" / "study"
 # a share is a difference of log probabilities of float32 over one of 3 or more: measured 1e-6
@@ -63,23 +63,18 @@ def test_each_cell_is_a_run_of_its_own(name: str, turned: bool, monkeypatch: pyt
     token = text.index("[") + 1 if "[" in text else len(text)
     expected = cell_by_cell(encoder, head, text, other, token)
     assert found.token == token and np.abs(found.shares - expected).max() < CLOSE
+    # before block 0 only the exchanged letter differs; after the last block only the predicting token counts
+    (letter,) = np.flatnonzero(found.ids[0] != found.ids[1])
+    for row, at in ((0, letter), (-1, token)):
+        assert found.shares[row] == pytest.approx(np.eye(expected.shape[1])[at], abs=CLOSE)
+    assert found.clean > found.corrupted + 0.3
+    assert turned or encoder.tokens([found.label]) == [{"bert-words": "o", "gpt2-words": "l"}[name]]
     monkeypatch.setattr(patching, "AT_ONCE", 3 * expected.shape[1])  # three texts a call, and one or two in the last
     assert np.abs(patching_map(encoder, text, other).shares - expected).max() < CLOSE
     # the map says something: shifted by a block, by a token or with the texts exchanged it is another one
     for wrong in (np.roll(expected, 1, axis=0), np.roll(expected, 1, axis=1)):
         assert np.abs(wrong - expected).max() > 0.1
     assert np.abs(cell_by_cell(encoder, head, other, text, token) - expected).max() > 0.01
-
-
-def test_ends_of_a_map_are_known() -> None:
-    """Before block 0 only the exchanged letter differs; after the last block only the predicting token counts."""
-    for name, (_, text, other) in TEXTS.items():
-        found: PatchingMap = patching_map(loaded(name), text, other)
-        (letter,) = np.flatnonzero(found.ids[0] != found.ids[1])
-        for row, at in ((0, letter), (-1, found.token)):
-            assert found.shares[row] == pytest.approx(np.eye(found.shares.shape[1])[at], abs=CLOSE)
-        assert found.clean > found.corrupted + 0.3
-        assert loaded(name).tokens([found.label]) == [{"bert-words": "o", "gpt2-words": "l"}[name]]
 
 
 def test_twelve_blocks_and_twelve_tokens_take_fifteen_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
