@@ -22,8 +22,6 @@ import numpy as np
 import pytest
 from checkpoints import BERT, ELECTRA, GPT2, ROBERTA, T5, VOCAB, pack, same_bits, tensors, write, write_wordpiece
 from fake_hub import FakeHub, commit_of, use
-from hypothesis import given
-from hypothesis import strategies as st
 from layers import CONFIGS, Make, some_ids
 from limits import CHILD_SECONDS
 from safetensors.numpy import load_file
@@ -240,15 +238,6 @@ def test_arrays_handed_out_outlive_the_layer(tmp_path: Path) -> None:
     assert same_bits(np.array(weight), tensors(BERT)["embeddings.word_embeddings.weight"])
     del weight
     assert not mapped(folder)
-
-
-@given(name=st.sampled_from(sorted(CONFIGS)), seq=st.integers(1, 12), more=st.integers(1, 4), seed=st.integers(0, 99))
-def test_right_padding_leaves_other_tokens_alone(load: Make, name: str, seq: int, more: int, seed: int) -> None:
-    layer, ids = load(name), some_ids(2, seq, seed=seed)
-    padding = np.full((2, more), layer.config.get("pad_token_id") or 0)
-    mask = np.concatenate([np.ones_like(ids), np.zeros_like(padding)], axis=1)
-    y = layer(np.concatenate([ids, padding], axis=1), attention_mask=mask)
-    assert same_bits(np.ascontiguousarray(y[:, :seq]), layer(ids))
 
 
 def test_a_real_layer_is_cut_and_spread_without_a_trace(minilm: Path) -> None:

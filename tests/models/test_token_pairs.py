@@ -89,19 +89,6 @@ def test_late_interaction_adds_each_query_token_s_best(name: str, text: str, oth
     assert ((split.pairs != 0).sum(axis=1) <= 1).all()
 
 
-def test_minilm_s_pairs(minilm: Path) -> None:
-    """The values that the issue of which words are alike asks for, in four digits."""
-    encoder = minibert.load_encoder(minilm)
-    split = encoder.similarity_pairs(
-        "The bank raised its interest rates today.", "Loans became more expensive this week."
-    )
-    assert split.pairs.sum() == pytest.approx(0.4233, abs=5e-5)
-    assert [(a, b, round(value, 4)) for a, b, value in split.largest(4)] == [
-        ("interest", "loans", 0.0187), ("bank", "loans", 0.0171), ("raised", "became", 0.0158),
-        ("today", "week", 0.0148),
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("name", "found"),
     [
