@@ -123,9 +123,7 @@ def test_cosine_of_odd_rows() -> None:
 
 
 @given(
-    seed=st.integers(0, 2**16),
-    vocab=st.sampled_from([1, 5, 40, BLOCK - 1, BLOCK, 2 * BLOCK + 3]),
-    by_id=st.booleans(),
+    seed=st.integers(0, 2**16), vocab=st.sampled_from([1, 5, 40, BLOCK - 1, BLOCK, 2 * BLOCK + 3]), by_id=st.booleans()
 )
 def test_nearest_tokens_are_the_largest_similarities(seed: int, vocab: int, by_id: bool) -> None:
     table = np.random.default_rng(seed).standard_normal((vocab, 3)).astype(np.float32)

@@ -336,11 +336,7 @@ def test_which_heads_a_file_holds(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("bert-classes", "BertForMultipleChoice"),
-        ("bert-masked_word", "masked_word"),
-    ],
+    ("name", "said"), [("bert-classes", "BertForMultipleChoice"), ("bert-masked_word", "masked_word")]
 )
 def test_what_is_not_computed_is_refused_by_name(name: str, said: str, tmp_path: Path) -> None:
     folder = copied(HEAD_CASE[name], tmp_path, architectures=["BertForMultipleChoice"])
