@@ -27,8 +27,8 @@ PATTERNS = {
 }
 FILES = {
     "minibert": ["minibert/**/*.py"],
-    "scripts": ["scripts/*.py", "scripts/[!b]*/**/*.py"],  # without scripts/bench
-    "pages": ["README.md", "minibert/**/*.md", "scripts/*.md", "scripts/[!b]*/**/*.md", "tests/reference/*.md"],
+    "scripts": ["scripts/**/*.py"],
+    "pages": ["README.md", "minibert/**/*.md", "scripts/**/*.md", "tests/reference/*.md"],
 }
 SENTENCE = re.compile(r"(?<=[.;:!?])[*_)]*\s+(?=[A-Z`*])|\n\s*\n|\n\s*(?:[-*]|\d+\.)\s")
 
