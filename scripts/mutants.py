@@ -73,7 +73,7 @@ WINGS = {
     "open": Wing("models", "models/open", (
         M("weights", "adapter", 'math.sqrt(rank) if self._settings.get("use_rslora") else rank', "rank"),
         M("repository layers", "load", "folder = not COMMIT.fullmatch(revision)", "folder = True"),
-        M("repository layers", "load", 'slashed.count("/") > 1', 'slashed.count("/") > 2'),
+        M("folders", "load", 'slashed.count("/") > 1', 'slashed.count("/") > 2'),
         M("folders", "binder", "if found == shape[::-1]", "if False"),
         M("made_folders", "extract", "raw.ndim > 1 and stored != NARROW", "stored != NARROW"),
     )),
