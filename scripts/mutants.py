@@ -78,9 +78,9 @@ WINGS = {
         M("made_folders", "extract", "raw.ndim > 1 and stored != NARROW", "stored != NARROW"),
     )),
     "sentences": Wing("models", "models/sentences", (
-        M("sentences", "sentence_config", 'found.append((longest, "the position table"))', "pass"),
-        M("sentence_folders", "sentence_config", "    if unknown or not poolings:", "    if unknown:"),
-        M("sparse", "saved_folder", 'or more.get("route_mappings") or', "or"),
+        M("sentence_folders", "sentence_config", 'found.append((longest, "the position table"))', "pass"),
+        M("refused_settings", "sentence_config", "    if unknown or not poolings:", "    if unknown:"),
+        M("refused_settings", "saved_folder", 'or more.get("route_mappings") or', "or"),
         M("late", "comparing", "[rows[rows.any(axis=1)] for rows in texts]", "[*texts]"),
         M("search", "search", "~(row <= scores[i, -1])", "row > scores[i, -1]"),
     )),

@@ -103,7 +103,8 @@ FOLDERS: dict[str, dict[str, list[Any]]] = {
             (lambda modules: [*modules, modules[1]], EXPECTED), (lambda modules: [], "lists nothing"),
         ],
         POOLING: [
-            ({"pooling_mode": "median"}, r"\['median'\].* cls"), {"pooling_mode_attention": False},
+            *(({"pooling_mode": odd}, rf"pooling {shown} is not known; .* cls")
+              for odd, shown in (("median", r"\['median'\]"), ([], r"\[\]"))), {"pooling_mode_attention": False},
             {"include_promt": False}, ({"embedding_dimension": 9}, "9 .*8"),
             *each("include_prompt", "false", 2, 1.0), *each("pooling_mode_cls_token", "false", 2, 1.0),
         ],
