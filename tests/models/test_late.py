@@ -207,6 +207,8 @@ def test_similarity_of_token_vectors() -> None:
     for row, each in zip(padded, documents, strict=True):
         row[: len(each)] = each
     assert np.allclose(encoder.similarity(queries, padded), want, atol=FORMULA)
+    opposite = [-each for each in queries]  # to which a row of zeros would be nearer than a token
+    assert np.allclose(encoder.similarity(opposite, padded), encoder.similarity(opposite, documents), atol=FORMULA)
     bare = opened("sentences-bare")  # a folder that says nothing
     assert np.allclose(bare.similarity(queries, documents), want, atol=FORMULA)
     for second, kind, said in (
