@@ -264,6 +264,8 @@ def check_sum(encoder: minibert.Encoder, text: str, other: str, names: tuple[str
     if encoder.sentence_config.measure == "dot":
         lengths = max(1.0, float(np.linalg.norm(first) * np.linalg.norm(second)))
     assert split.pairs.shape == (len(split.tokens), len(split.others))
+    best = sorted(np.ndindex(split.pairs.shape), key=lambda place: -split.pairs[place])[:3]
+    assert split.largest(3) == [(split.tokens[i], split.others[j], split.pairs[i, j]) for i, j in best]
     assert abs(split.pairs.sum() - encoder.similarity(first, second).item()) <= SUM * lengths
 
 
