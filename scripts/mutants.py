@@ -46,7 +46,7 @@ WINGS = {
         M("blocks", "blocks", "(np.abs(back) <= window)", "(back <= window)"),
         M("input_layer", "fast", "        first = 0  # otherwise", "        pass  # otherwise"),
         M("rotary_scaling", "rotary_scaling", "louder(mscale) / louder(mscale_all_dim)", "louder(mscale)"),
-        M("quantization", "quantization", "np.floor((vectors", "np.rint((vectors"),
+        M("vector_formulas", "quantization", "np.floor((vectors", "np.rint((vectors"),
     )),
     "families": Wing("families models", "families", (
         M("families", "roberta", "padding_idx=1, cached=False", "padding_idx=1"),
@@ -73,14 +73,14 @@ WINGS = {
     "open": Wing("models", "models/open", (
         M("weights", "adapter", 'math.sqrt(rank) if self._settings.get("use_rslora") else rank', "rank"),
         M("repository layers", "load", "folder = not COMMIT.fullmatch(revision)", "folder = True"),
-        M("repository layers", "load", 'slashed.count("/") > 1', 'slashed.count("/") > 2'),
+        M("folders", "load", 'slashed.count("/") > 1', 'slashed.count("/") > 2'),
         M("folders", "binder", "if found == shape[::-1]", "if False"),
         M("made_folders", "extract", "raw.ndim > 1 and stored != NARROW", "stored != NARROW"),
     )),
     "sentences": Wing("models", "models/sentences", (
-        M("sentences", "sentence_config", 'found.append((longest, "the position table"))', "pass"),
-        M("sentence_folders", "sentence_config", "    if unknown or not poolings:", "    if unknown:"),
-        M("sparse", "saved_folder", 'or more.get("route_mappings") or', "or"),
+        M("sentence_folders", "sentence_config", 'found.append((longest, "the position table"))', "pass"),
+        M("refused_settings", "sentence_config", "    if unknown or not poolings:", "    if unknown:"),
+        M("refused_settings", "saved_folder", 'or more.get("route_mappings") or', "or"),
         M("late", "comparing", "[rows[rows.any(axis=1)] for rows in texts]", "[*texts]"),
         M("search", "search", "~(row <= scores[i, -1])", "row > scores[i, -1]"),
     )),
