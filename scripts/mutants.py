@@ -103,7 +103,7 @@ WINGS = {
         M("terminal", "common", "not (reads and stdin) and not (prints and stdout)", "not (reads and stdin)"),
         M("terminal", "common", r"\x7f-\x9f", r"\x7f"),
         M("interrupted", "../cli", "        if pressed:\n            return 128 + pressed[-1]\n", ""),
-        M("encode_command", "encode", "number += skipped <= number", "number += skipped < number"),
+        M("encode_command", "common", "number += skipped <= number", "number += skipped < number"),
     )),
     "serve": Wing("serve", "serve", (
         M("waiting", "app", "self.inside >= self.limits.waiting", "self.inside > self.limits.waiting"),
@@ -114,7 +114,8 @@ WINGS = {
     )),
     "bulk": Wing("bulk", "bulk", (
         M("bulk", "stored", 'elif meta["rows"] != ends[-1] + rows:', "elif False:"),
-        M("bulk", "stored", 'MAY_DIFFER = ("model_path",)', 'MAY_DIFFER = ("model_path", "model_sha256")'),
+        M("bulk", "stored", 'MAY_DIFFER = ("model_path", "truncated")',
+          'MAY_DIFFER = ("model_path", "truncated", "identity")'),
         M("bulk", "job", "        if now != before:", "        if False:"),
         M("texts", "texts", "{int, float} <= {*values}", "False"),
         M("texts", "texts", 'for line in lines), strict=True)', "for line in lines))"),
