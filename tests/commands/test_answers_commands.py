@@ -101,8 +101,6 @@ def test_token_vectors_are_printed_and_written(capsys: Printed, tmp_path: Path) 
     found = load_file(path)
     assert found["offsets"].tolist() == [0, 12, 24, 36]
     assert np.allclose(found["embeddings"], np.concatenate(want), 0, SAME)
-    refused = failure(capsys, "encode", "-m", LATE, "-o", tmp_path / "a.npy", "we")
-    assert "use .safetensors, which gets offsets" in refused
 
 
 def test_a_task_of_sentence_vectors(capsys: Printed) -> None:
@@ -255,44 +253,3 @@ def test_similar_takes_them(given: list[str], measure: str, tmp_path: Path, caps
     out, _ = ran(capsys, "similar", "-m", PROMPTS, "the clouds", "--file", file, *OPTIONS, *given)
     want = encoder.similarity(encoder.encode_query("the clouds"), encoder.encode_document(TEXTS[0]))[0, 0]
     assert out == f"{want:.3f}  {TEXTS[0]}\n"
-
-
-BERT_TINY, GPT2_TINY, BULK = "a BERT", "a GPT-2", ("bulk", "LINES", "-o", "OUT", "-m", DENSE)
-RANK, NOWHERE = ("rank", "we", "-m", RERANKER, "--file"), "/nowhere"  # what is refused before a line of it is read
-REFUSED: list[tuple[tuple[str, ...], str]] = [
-    (("rank", "we", "-m", DENSE, "--file", NOWHERE), "encode_query and encode_document; for scores of pairs name the"),
-    (("rank", "we", "-m", LABELS, "--file", NOWHERE), "rank needs one number a pair, but this model has 3 labels"),
-    ((*RANK, NOWHERE, "-k", "0"), "-k must be an integer >= 1, found 0"),
-    ((*RANK, NOWHERE, "--threads", "0"), "--threads must be an integer >= 1, found 0"),
-    ((*RANK, NOWHERE), "/nowhere: No such file"),
-    ((*RANK, "BYTES"), "line 2 of"),
-    (("classify", "we", "-m", DENSE), "there is no head 'classes'; it has no head"),
-    (("classify", "we", "-m", DENSE), "; name a model with that head with --model"),
-    (("classify", "we", "-m", LABELS, "-k", "0"), "-k must be an integer >= 1, found 0"),
-    (("classify", "we", "-m", LATE), "there is no head 'classes'"),
-    (("similar", "we", "-m", RERANKER, "--file", "LINES"), "whose methods here are predict and"),
-    (
-        ("encode", "we", "-m", RERANKER),
-        "for one vector of a text name the folder of a SentenceTransformer with --model",
-    ),
-    (("fill", "we", "-m", BERT_TINY), "text 0 has no [MASK]; write it in place of the word"),
-    (("next", "we", "-k", "0", "-m", GPT2_TINY), "-k must be an integer >= 1, found 0"),
-    (("next", "we", "-m", BERT_TINY), "no head 'next_word'; its heads are masked_word"),
-    ((*BULK, "--default-prompt-name", "x"), "--default-prompt-name must be one of the prompts 'query', 'document'"),
-    ((*BULK, "--truncate-dim", "0"), "--truncate-dim must be an integer >= 1, found 0"),
-    ((*BULK, "--similarity-fn-name", "x"), "--similarity-fn-name must be one of cosine, dot, "),
-]
-
-
-def test_what_cannot_be_done_is_said_in_words_of_a_shell(
-    lines: str, tmp_path: Path, bert: str, gpt2: str, capsys: Printed
-) -> None:
-    """tests/messages has the refusals of the methods themselves."""
-    named = {"LINES": lines, "OUT": str(tmp_path / "out"), "BYTES": str(made(tmp_path / "bytes", b"we\n\xff\n"))}
-    named |= {BERT_TINY: bert, GPT2_TINY: gpt2}
-    for argv, message in REFUSED:
-        assert message in failure(capsys, *(named.get(word, word) for word in argv)), argv
-    assert main(["similar", "a", "b", "-m", DENSE, "--prompts", "query"]) == 2
-    assert "--prompts: expected NAME=TEXT, found 'query'" in capsys.readouterr().err
-    assert main(["rank", "we", "-m", RERANKER]) == 2
-    assert "the following arguments are required: --file" in capsys.readouterr().err

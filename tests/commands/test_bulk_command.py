@@ -11,8 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import checkpoints
-import encoders
 import pyarrow as pa
 import pytest
 from checkpoints import same_bits
@@ -28,7 +26,6 @@ import minibert
 from minibert.bulk.stored import StoredVectors, metadata_of, shards_of
 from minibert.cli import main
 from minibert.commands import bulk as command
-from minibert.models.open.extract import extract
 
 TEXTS = ["we lived above the clouds", "", "clouds!"]
 DENSE, PROMPTS, CLS = (REFERENCE / f"sentences-{name}" for name in ("dense", "prompts", "cls"))
@@ -156,19 +153,6 @@ def test_stdin_is_the_input_where_none_is_named(tmp_path: Path, monkeypatch: Pat
 # -- what is refused -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["extracted", "convbert"])
-def test_a_model_without_blocks(kind: str, source: Path, tmp_path: Path, capsys: Printed) -> None:
-    model = tmp_path / "model"
-    if kind == "extracted":
-        extract(encoders.write(tmp_path / "bert", "bert"), model)
-    else:
-        checkpoints.write(model, checkpoints.CONVBERT)
-        checkpoints.write_wordpiece(model)
-    error = failure(capsys, source, "-o", tmp_path / "out", "-m", model)
-    assert ("no tensor of the blocks" if kind == "extracted" else "has an input layer here, but no blocks") in error
-    assert error.endswith("; minibert.load loads the input layer") and not (tmp_path / "out").exists()
-
-
 def copied(folder: Path) -> Path:
     return shutil.copytree(CLS, folder, ignore=shutil.ignore_patterns("vectors*", "calls*"))
 
@@ -227,19 +211,6 @@ def test_an_older_folder_is_continued_and_searched_by_its_model_s_files(
             assert main(["search", str(out), "clouds"]) == 1
             assert f"{name} is not the same file" in capsys.readouterr().err
             path.write_bytes(before)
-
-
-def test_wrong_arguments(source: Path, tmp_path: Path, capsys: Printed) -> None:
-    argv = [str(source), "-o", str(tmp_path / "out"), "-m", str(DENSE)]
-    for wrong in ("--rows-per-shard x", "--bad-rows drop", "--fromat npy", "--format npy"):
-        assert main(["bulk", *argv, *wrong.split()]) == 2 and "see `minibert bulk --help`" in capsys.readouterr().err
-    assert main(["bulk", argv[0]]) == 2 and "-o" in capsys.readouterr().err
-    for given, error in (
-        (["--rows-per-shard", "0"], "--rows-per-shard must be an integer >= 1, found 0"),
-        (["--keep", "n"], "expected a flat column 'n'; there are 'text'; name another with --keep"),
-    ):
-        assert error in failure(capsys, *argv, *given)
-        assert not list(tmp_path.glob("out/*"))
 
 
 def test_without_pyarrow(source: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:

@@ -106,21 +106,6 @@ def test_similar_finds_the_nearest_lines_of_a_file(
         assert failure(capsys, *similar) == f"{file}: expected texts, one on each line, found none"
 
 
-def test_what_cannot_be_done_is_said_in_words_of_a_shell(tmp_path: Path, capsys: Printed) -> None:
-    (tmp_path / "latin").write_bytes(b"caf\xe9\n")
-    for argv, message in (
-        (["similar", "we"], "give two texts, or one and --file"),
-        (["similar", "we", "lived", "--file", "x"], "--file takes one text, found 2"),
-        (["similar", "we", "--file", "x", "-k", "0"], "-k must be an integer >= 1, found 0"),
-        (["similar", "we", "--file", str(tmp_path / "none")], "No such file"),
-        (["similar", "we", "--file", str(tmp_path / "latin")], "latin is not UTF-8"),
-        (["encode", "we", "--prompt-name", "x"], "--prompt-name must be one of this model's 'query', 'document', fou"),
-        (["encode", "we", "-o", "x.txt"], "must end in .npy or .safetensors"),
-        (["encode", "we", "-o", f"{DENSE}/model.safetensors"], "model.safetensors"),
-    ):
-        assert message in failure(capsys, *argv, "-m", DENSE)
-
-
 @pytest.mark.parametrize("name", ["uses-sparse", "uses-sparse-router"])
 @pytest.mark.parametrize("task", [None, "query"])
 def test_sparse_vectors_are_lines_or_arrays(name: str, task: str | None, tmp_path: Path, capsys: Printed) -> None:

@@ -20,7 +20,6 @@ DENSE, BARE, PROMPTS, LATE = (
 )
 LINES = ["we lived above", "the clouds", "a man", "we"]
 PAIR = re.compile(r"(\S+) ~ (\S+) ([+-]\d\.\d{4,})")
-NOWHERE = "/nowhere"  # a model is refused before the first line is read
 
 
 def lines(folder: Path) -> Path:
@@ -73,14 +72,7 @@ def test_search(model: str, more: list[str], tmp_path: Path, capsys: Printed) ->
     check("   ".join(f"{each['token']} ~ {each['other']} {each['adds']:+.4f}" for each in result["why"]), split)
 
 
-def test_a_similarity_that_is_no_sum_is_refused_before_a_line_is_read(tmp_path: Path, capsys: Printed) -> None:
-    why = "we", "--file", NOWHERE, "--why", "-m"
-    assert "the measure euclidean is no sum over pairs" in failure(capsys, "similar", *why, PROMPTS)
-    assert "that of the first token alone" in failure(capsys, "similar", *why, REFERENCE / "sentences-cls")
-    assert "a Dense with an activation comes after" in failure(capsys, "similar", *why, REFERENCE / "sentences-dense")
-    assert "a CrossEncoder reads both texts together" in failure(capsys, "rank", *why, REFERENCE / "uses-reranker")
-    message = failure(capsys, "similar", "we", "lived", "--why", "-m", DENSE)
-    assert message == "--why is about the lines of a file; name one with --file"
+def test_a_folder_whose_similarity_is_no_sum_is_refused(tmp_path: Path, capsys: Printed) -> None:
     for more, model, wrong in (
         (["--precision", "ubinary"], DENSE, "has ubinary vectors, and their Hamming distance is no sum"),
         ([], REFERENCE / "sentences-cls", "that of the first token alone"),

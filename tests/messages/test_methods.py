@@ -278,8 +278,9 @@ SHOWN: list[tuple[str, Callable[[Of], object]]] = [
      lambda of: terms_of(of("encoder/electra"), {})),
     (f"^mpnet adds the learned bias of the distance to block 0's scores, so they have more than nine terms{SAYS}",
      lambda of: terms_of(of("encoder/mpnet"), {})),
-    ("here are none; give a whole model and a text with tok", lambda of: page(of("bert").embeddings, "we", beside="a")),
     ("^the text beside has no tokens, so there is nothing to compare", lambda of: page(of("gpt2"), "we", beside="")),
+    ("here are none; give a whole model and a text with tok", lambda of: page(of("bert").embeddings, "we", beside="a")),
+    ("here are none; give a whole model and a text with tokens$", lambda of: page(of("gpt2"), "", beside="we")),
     ("the longest sequence is 24", lambda of: page(of("gpt2"), "we", beside="e" * 30)),
     ("^kind must be one of rows, .*; found 'sculpture'$", drawn("sculpture", "bert")),
     *((f"^the picture '{kind}' is about a text; give one as text$", drawn(kind, "gpt2", **more))
@@ -303,6 +304,7 @@ SHOWN: list[tuple[str, Callable[[Of], object]]] = [
 INDICES: list[tuple[str, Callable[[Of], object]]] = [
     (r"^block is 2, but this model has blocks 0\.\.1; choose", drawn("attention", "gpt2", "we", block=2)),
     (r"^head is -1, but this model has heads 0\.\.3; choose", drawn("attention", "gpt2", "we", head=-1)),
+    (r"^token is -1, but", drawn("rows", "bert", "we", False, token=-1)),
     (r"^token is 9, but the text has the tokens 0\.\.2; `explain` lists", drawn("sum", "bert", "we", False, token=9)),
 ]
 

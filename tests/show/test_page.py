@@ -16,7 +16,6 @@ from reference_files import BY_NAME
 from strict_html import data_of_script, read
 
 import minibert
-from minibert.cli import main
 from minibert.equations import input_layer as equations
 from minibert.equations.input_layer import Array
 from minibert.models.input_layer import EmbeddingLayer
@@ -185,14 +184,3 @@ def test_the_formulas_of_the_layer_stand_in_the_order_of_the_equations(
     found = re.findall(r"<li><h3><code>(\w+)</code></h3>", html)
     assert found == formulas
     assert found == [other for other in vars(equations) if other in found]
-
-
-# -- the command -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("name", "says"), [("page.pdf", "must end in .html"), ("absent/page.html", "no folder")])
-def test_a_page_that_cannot_be_written_is_refused_before_the_model_is_loaded(
-    name: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["explain", SENTENCE, "--model", str(tmp_path / "no-model"), "--html", str(tmp_path / name)]) == 1
-    assert says in capsys.readouterr().err

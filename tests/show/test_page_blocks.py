@@ -182,13 +182,6 @@ def test_a_bias_is_a_row_after_the_tokens(tmp_path: Path) -> None:
     assert found["tokens"] == split.others[:-1]
 
 
-def test_what_cannot_be_compared_is_refused(minilm: Path, tmp_path: Path) -> None:
-    encoder = minibert.load_encoder(minilm)
-    gpt2 = minibert.load_encoder(encoders.write_gpt2(tmp_path / "gpt2"))
-    for model, text, beside in (
-        (encoder.embeddings, RIVER, MONEY), (gpt2, "he was", ""), (gpt2, "", "he was"),
-        (gpt2, "he was", "he was " * 100),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=r"none|no tokens|longest"):
-            page(model, text, beside=beside)
+def test_a_text_beside_that_is_too_long_is_cut_where_that_is_asked_for(tmp_path: Path) -> None:
+    gpt2 = minibert.load_encoder(encoders.write_gpt2(tmp_path))
     assert "besidedata" in page(gpt2, "he was", truncation=True, beside="he was " * 100)

@@ -64,9 +64,6 @@ def test_another_token_of_the_text(kind: str, minilm: Path) -> None:
     third, first, last = (picture(kind, layer, text, token) for token in (3, None, 4))
     for figure, expected in ((third, "man"), (first, "dog"), (last, "[SEP]")):
         assert expected in (figure.axes[0].get_title(loc="left") or figure.axes[0].lines[0].get_label())
-    for token in (-1, 5):
-        with pytest.raises(IndexError):
-            picture(kind, layer, text, token)
 
 
 @pytest.mark.parametrize("kind", sorted(name for name, each in PICTURES.items() if not each.needs_blocks))
@@ -171,11 +168,9 @@ def test_plot_attention_writes_a_picture(folder: Path, tmp_path: Path, capsys: p
     assert "block 1, head 2" not in capsys.readouterr().err, "both were asked for"
     assert main([*command, "--block", "1"]) == 0
     assert "this is block 1, head 0; --block and --head choose another" in capsys.readouterr().err
-    assert main([*command, "--side", "encoder"]) == 1
-    assert "leave out --side" in capsys.readouterr().err
 
 
-def test_plot_patching_draws_the_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_patching_draws_the_map(tmp_path: Path) -> None:
     study = Path(__file__).parents[2] / "scripts" / "study"
     for name, *texts in (("bert-words", "questi[MASK]n", "questa[MASK]n"), ("gpt2-words", "wonderfu", "wonderou")):
         encoder = minibert.load_encoder(study / name)
@@ -195,12 +190,9 @@ def test_plot_patching_draws_the_map(tmp_path: Path, capsys: pytest.CaptureFixtu
     command = ["plot", "patching", "-m", str(study / "gpt2-words"), "--text", "wonderfu"]
     path = tmp_path / "patching.svg"
     assert main([*command, "--other", "wonderou", "-o", str(path)]) == 0 and b"<svg" in path.read_bytes()
-    for more, says in (([], "give the second as --other"), (["--other", "wonde"], "found 9 and 6")):
-        assert main([*command, *more, "-o", str(path)]) == 1
-        assert says in capsys.readouterr().err
 
 
-def test_plot_pairs_draws_the_sum(minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_pairs_draws_the_sum(minilm: Path, tmp_path: Path) -> None:
     text, other = "Rates rise.", "Loans cost more money."
     encoder = minibert.load_encoder(minilm)
     split, figure = encoder.similarity_pairs(text, other), picture("pairs", encoder, text, other=other)
@@ -212,5 +204,3 @@ def test_plot_pairs_draws_the_sum(minilm: Path, tmp_path: Path, capsys: pytest.C
     assert figure.get_supxlabel() == f"cosine {split.pairs.sum():.4f}, the sum over all pairs"
     command = ["plot", "pairs", "-m", str(minilm), "--text", text, "-o", str(tmp_path / "pairs.png")]
     assert main([*command, "--other", other]) == 0 and (tmp_path / "pairs.png").stat().st_size > 5000
-    capsys.readouterr()
-    assert main(command) == 1 and "give the second as --other" in capsys.readouterr().err
