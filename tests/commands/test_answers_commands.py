@@ -1,4 +1,6 @@
-"""`encode`, `similar`, `rank`, `classify`, `fill`, `next` with each kind of folder: prints and errors."""
+"""`encode`, `similar`, `rank`, `classify`, `fill`, `next` with each kind of folder: prints and errors; and the pairs of
+tokens that `--why` prints under each result, which are those of `similarity_pairs`.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,15 @@ import minibert
 from minibert.bulk.stored import StoredVectors
 from minibert.cli import main
 from minibert.commands import answers, common
+from minibert.models.sentences.token_pairs import SimilarityPairs
 
-RERANKER, LOGITS, LABELS, DENSE = (
-    str(REFERENCE / name) for name in ("uses-reranker", "uses-reranker-logits", "uses-inference", "sentences-dense")
-)
+RERANKER, LOGITS, LABELS, DENSE, SEARCHED, BARE, PROMPTS, LATE = (
+    str(REFERENCE / name)
+    for name in (
+        "uses-reranker", "uses-reranker-logits", "uses-inference", "sentences-dense", "sentences-search",
+        "sentences-bare", "sentences-prompts", "late-fixed",
+    )
+)  # fmt: skip
 LINES = ["we lived", "above the clouds", "", "a b c", "we lived above!"]
 
 
@@ -81,7 +88,6 @@ def test_classify_prints_each_text_with_its_labels(capsys: Printed) -> None:
         assert [line.split()[:2] for line in printed[start : start + 2]] == want
 
 
-LATE, PROMPTS = str(REFERENCE / "late-fixed"), str(REFERENCE / "sentences-prompts")
 LATE_TEXTS = ["we lived above the clouds", "", "clouds! the"]
 LATE_LINES = ["we lived above", "the clouds", "a b c d e f!", "the clouds above we lived"]
 SAME = 2e-6  # of numbers of size 1, computed beside other texts; measured: 4.2e-7
@@ -103,19 +109,10 @@ def test_token_vectors_are_printed_and_written(capsys: Printed, tmp_path: Path) 
     assert np.allclose(found["embeddings"], np.concatenate(want), 0, SAME)
 
 
-def test_a_task_of_sentence_vectors(capsys: Printed) -> None:
-    encoder = minibert.load_encoder(PROMPTS)
-    for task in ("query", "document"):
-        found = numbers(ran(capsys, "encode", "-m", PROMPTS, "--task", task, *LATE_TEXTS)[0])
-        assert np.allclose(found, getattr(encoder, f"encode_{task}")(LATE_TEXTS), 0, SAME)
-    found = numbers(ran(capsys, "encode", "-m", PROMPTS, "--task", "query", "--prompt", "", *LATE_TEXTS)[0])
-    assert np.allclose(found, encoder.encode_query(LATE_TEXTS, prompt=""), 0, SAME)
-
-
-@pytest.mark.parametrize("command", [["rank"], ["similar"]])
-def test_lines_in_the_order_of_their_scores(command: list[str], tmp_path: Path, capsys: Printed) -> None:
+@pytest.mark.parametrize("command", ["rank", "similar"])
+def test_lines_in_the_order_of_their_scores(command: str, tmp_path: Path, capsys: Printed) -> None:
     file = made(tmp_path / "a.txt", "".join(f"{line}\n" for line in LATE_LINES))
-    out, err = ran(capsys, command[0], "the clouds", "--file", file, "-m", LATE, *command[1:], "-k", "3")
+    out, err = ran(capsys, command, "the clouds", "--file", file, "-m", LATE, "-k", "3")
     want = minibert.load_encoder(LATE).rank("the clouds", LATE_LINES, 3, return_documents=True)
     found = [line.split(maxsplit=1) for line in out.splitlines()]
     assert [text for _, text in found] == [each["text"] for each in want] and err == ""
@@ -253,3 +250,70 @@ def test_similar_takes_them(given: list[str], measure: str, tmp_path: Path, caps
     out, _ = ran(capsys, "similar", "-m", PROMPTS, "the clouds", "--file", file, *OPTIONS, *given)
     want = encoder.similarity(encoder.encode_query("the clouds"), encoder.encode_document(TEXTS[0]))[0, 0]
     assert out == f"{want:.3f}  {TEXTS[0]}\n"
+
+
+WHY_LINES = ["we lived above", "the clouds", "a man", "we"]
+PAIR = re.compile(r"(\S+) ~ (\S+) ([+-]\d\.\d{4,})")
+
+
+@pytest.fixture
+def why_lines(tmp_path: Path) -> Path:
+    return made(tmp_path / "lines.txt", "".join(f"{line}\n" for line in WHY_LINES))
+
+
+def check(line: str, split: SimilarityPairs) -> None:
+    want = [(one, other, f"{adds:+.4f}") for one, other, adds in split.largest(3) if adds]
+    assert PAIR.findall(line) == want and want
+
+
+def test_similar_says_why(minilm: Path, tmp_path: Path, capsys: Printed) -> None:
+    text, file = "The bank raised its interest rates today.", tmp_path / "a.txt"
+    made(file, "Loans became more expensive this week.\nThe cat sleeps.\n")
+    out = ran(capsys, "similar", text, "--file", file, "--why", "-m", minilm)[0].splitlines()
+    assert out[:2] == [
+        "0.423  Loans became more expensive this week.",
+        "       interest ~ loans +0.0187   bank ~ loans +0.0171   raised ~ became +0.0158",
+    ]
+    assert out[::2] == ran(capsys, "similar", text, "--file", file, "-m", minilm)[0].splitlines() and len(out) == 4
+
+
+@pytest.mark.parametrize(("command", "model"), [("similar", SEARCHED), ("similar", LATE), ("rank", LATE)])
+def test_each_result_has_its_pairs(command: str, model: str, why_lines: Path, capsys: Printed) -> None:
+    out = ran(capsys, command, "we lived", "--file", why_lines, "--why", "-m", model)[0].splitlines()
+    with minibert.load_encoder(model) as encoder:
+        for hit, why in zip(out[::2], out[1::2], strict=True):
+            check(why, encoder.similarity_pairs("we lived", hit.split(maxsplit=1)[1], ("query", "document")))
+    assert len(out) == 2 * len(WHY_LINES)
+
+
+@pytest.mark.parametrize("more", [[], ["--prompt", "the "], ["--show", "id"]])
+@pytest.mark.parametrize("model", [SEARCHED, BARE, LATE])
+def test_search_says_why(model: str, more: list[str], tmp_path: Path, capsys: Printed) -> None:
+    rows = ({"id": i, "text": text} for i, text in enumerate(WHY_LINES))
+    source = made(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["bulk", str(source), "-o", str(tmp_path / "out"), "-m", model, "--keep", "id"]) == 0
+    capsys.readouterr()
+    search = "search", tmp_path / "out", "we lived", "clouds", *more
+    out, plain = ran(capsys, *search, "--why")[0].splitlines(), ran(capsys, *search)[0].splitlines()
+    assert [line for line in out if not PAIR.search(line)] == plain
+    answers = [json.loads(line) for line in ran(capsys, *search, "--why", "--json")[0].splitlines()]
+    every = [result["why"] for answer in answers for result in answer["results"]]
+    shown = [PAIR.findall(line) for line in out if PAIR.search(line)]
+    assert shown == [[(each["token"], each["other"], f"{each['adds']:+.4f}") for each in why] for why in every]
+    result = answers[0]["results"][0]
+    with minibert.load_encoder(model, prompts={"query": more[1]} if "--prompt" in more else None) as encoder:
+        tasks = "query" if "query" in encoder.prompts else None, "document" if model == LATE else None
+        split = encoder.similarity_pairs("we lived", WHY_LINES[result["id"]], tasks)
+    assert result["score"] == pytest.approx(split.pairs.sum(), abs=1e-5)
+    check("   ".join(f"{each['token']} ~ {each['other']} {each['adds']:+.4f}" for each in result["why"]), split)
+
+
+def test_a_folder_whose_similarity_is_no_sum_is_refused(why_lines: Path, tmp_path: Path, capsys: Printed) -> None:
+    for more, model, wrong in (
+        (["--precision", "ubinary"], SEARCHED, "has ubinary vectors, and their Hamming distance is no sum"),
+        ([], REFERENCE / "sentences-cls", "that of the first token alone"),
+    ):
+        out = tmp_path / wrong[:5]
+        assert main(["bulk", str(why_lines), "-o", str(out), "-m", str(model), *more]) == 0
+        capsys.readouterr()
+        assert wrong in failure(capsys, "search", out, "we", "--why")

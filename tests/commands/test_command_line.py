@@ -1,7 +1,10 @@
-"""The command line: what goes to stdout, what to stderr, and the exit code. Mostly called, where it counts started."""
+"""The command line: what goes to stdout, what to stderr, the exit code, and TAB in bash. Mostly called, where it counts
+started.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -13,6 +16,7 @@ import numpy as np
 import pytest
 from command_line import DIM, LONGEST, VOCAB, WORDS, Patch, Printed, failure, numbers, ran, started
 from fake_hub import refused, use
+from limits import CHILD_SECONDS
 from reference_files import REFERENCE
 from safetensors.numpy import load_file
 from served import SECONDS, Address
@@ -320,3 +324,38 @@ def test_a_browser_opens_only_where_one_can(
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     assert explain.has_browser() == opens
+
+
+PAGE = Path(__file__).parents[2] / "scripts/site/pages/api/commands.md"
+(LINE,) = re.findall("^eval .*", PAGE.read_text("utf-8"), re.MULTILINE)
+# bash calls the function that `complete` names, with these variables, and takes what it puts into COMPREPLY
+TAB = f"""
+{LINE}
+COMP_LINE=$1 COMP_POINT=${{#1}} COMP_TYPE=9
+$(complete -p minibert | sed 's/.*-F \\([^ ]*\\).*/\\1/') minibert
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="bash's completion is of POSIX")
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("minibert sea", ["search"]),
+        ("minibert e", ["embed", "encode", "explain", "extract"]),
+        ("minibert help sim", ["similar"]),
+        ("minibert encode --prec", ["--precision"]),
+        ("minibert encode we --precision ", ["binary", "float16", "float32", "int8", "ubinary", "uint8"]),
+        ("minibert plot rot", ["rotary"]),
+        ("minibert rank we --file lin", ["lines.txt"]),
+        ("minibert fly --prec", [""]),
+    ],
+)
+def test_tab(line: str, words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").touch()
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    result = subprocess.run(
+        ["bash", "--norc", "-c", TAB, "bash", line],
+        cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=CHILD_SECONDS,
+    )  # fmt: skip
+    assert (sorted(word.strip() for word in result.stdout.splitlines()), result.stderr) == (words, "")

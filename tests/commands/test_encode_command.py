@@ -53,11 +53,22 @@ def test_encode_with_a_closed_stream(monkeypatch: Patch, capsys: Printed) -> Non
     assert numbers(capsys.readouterr().out).shape == (1, minibert.load_encoder(DENSE).encode("clouds!").size)
 
 
-@pytest.mark.parametrize(("option", "name"), [("--prompt-name", "prompt_name"), ("--prompt", "prompt")])
-def test_encode_with_a_prompt(option: str, name: str, capsys: Printed) -> None:
+@pytest.mark.parametrize(
+    ("options", "method", "told"),
+    [
+        (["--prompt-name", "query"], "encode", {"prompt_name": "query"}),
+        (["--prompt", "query"], "encode", {"prompt": "query"}),
+        (["--task", "query"], "encode_query", {}),
+        (["--task", "query", "--prompt", ""], "encode_query", {"prompt": ""}),
+        (["--task", "document"], "encode_document", {}),
+    ],
+)
+def test_encode_with_a_prompt_or_for_a_task(
+    options: list[str], method: str, told: dict[str, str], capsys: Printed
+) -> None:
     encoder = minibert.load_encoder(PROMPTS)
-    want = encoder.encode(TEXTS, **{name: "query"})
-    assert np.array_equal(numbers(ran(capsys, "encode", "-m", PROMPTS, option, "query", *TEXTS)[0]), want)
+    want = getattr(encoder, method)(TEXTS, **told)
+    assert np.array_equal(numbers(ran(capsys, "encode", "-m", PROMPTS, *options, *TEXTS)[0]), want)
     assert not np.allclose(want, encoder.encode(TEXTS), 0, 0.01)
 
 

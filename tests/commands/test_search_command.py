@@ -123,22 +123,6 @@ def test_equal_scores_stand_in_the_order_of_the_rows(tmp_path: Path, capsys: Pri
     )
 
 
-@pytest.mark.parametrize(("model", "other"), [(PROMPTS, {"prompt": "clouds "}), (LENGTHS, {})])
-def test_a_question_takes_its_prompt_and_length(
-    model: Path, other: dict[str, str], tmp_path: Path, capsys: Printed
-) -> None:
-    """A folder names a prompt for queries, or their longest length: 4 tokens."""
-    question, more = "we lived above the clouds", [f"--{name}={value}" for name, value in other.items()]
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model)
-    encoder, vectors = minibert.load_encoder(model), np.concatenate([*StoredVectors(folder).blocks()])
-    asked = [encoder.encode_query(question), encoder.encode_query(question, **other), encoder.encode(question)]
-    want = [float(encoder.similarity(query, vectors).max()) for query in asked]
-    assert len({round(score, 4) for score in want}) == 2 + len(other)
-    for score, options in zip(want, ([], more), strict=False):
-        (answer,) = found(capsys, folder, question, "-k", "1", *options)
-        assert abs(answer["results"][0]["score"] - score) <= SAME * abs(score)
-
-
 @pytest.mark.parametrize("name", ["q.txt", "q.jsonl", "q.parquet", "questions", "-"])
 def test_many_questions_from_a_file(
     name: str, dense: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch
