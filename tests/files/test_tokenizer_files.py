@@ -195,11 +195,7 @@ DAMAGED: list[tuple[dict[str, Any], dict[str, bytes], str]] = [
     *((GPT2, {"vocab.json": text, "merges.txt": b""}, UNREADABLE) for text in (b"[]", b"{", b'{"a": -1}')),
     (GPT2, {"vocab.json": b'{"a": 0}', "merges.txt": b"a b\n"}, UNREADABLE),
     (ROBERTA, {"vocab.json": b'{"a": 0}', "merges.txt": b""}, "'<s>'"),
-    (
-        GPT2,
-        {"vocab.json": b'{"a": 0}', "merges.txt": b"", SETTINGS: b'{"add_bos_token": true}'},
-        r"'<\|endoftext\|>'",
-    ),
+    (GPT2, {"vocab.json": b'{"a": 0}', "merges.txt": b"", SETTINGS: b'{"add_bos_token": true}'}, r"'<\|endoftext\|>'"),
 ]
 
 

@@ -168,13 +168,10 @@ def test_fields_that_clients_add_and_that_change_nothing(address: Address) -> No
 # -- scores and labels -------------------------------------------------------------------------------------------
 
 QUERY, DOCUMENTS = "the dog we lived above", [LONG, "we lived above the clouds", "above"]
+THREE = ["the clouds the", "we lived above", "above"]  # the first three tokens of each
 SCORED: list[tuple[dict[str, Any], list[str], int]] = [  # the fields, the texts that are scored, how many are cut
     ({"documents": DOCUMENTS, "return_documents": True, "max_tokens_per_doc": 4096}, DOCUMENTS, 2),
-    (
-        {"documents": DOCUMENTS, "max_tokens_per_doc": 3, "priority": 9},
-        ["the clouds the", "we lived above", "above"],
-        0,
-    ),
+    ({"documents": DOCUMENTS, "max_tokens_per_doc": 3, "priority": 9}, THREE, 0),
     ({"documents": DOCUMENTS, "return_documents": True, "max_chunks_per_doc": 10, "model": RERANKER}, DOCUMENTS, 2),
     ({"texts": DOCUMENTS, "return_text": True}, DOCUMENTS, 2),
     ({"texts": DOCUMENTS, "raw_scores": True, "top_n": 3}, DOCUMENTS, 2),
@@ -282,56 +279,47 @@ def lost(name: str, *texts: list[str]) -> dict[int, int]:
     return {i: count for i, count in enumerate(tokens) if count > 0}
 
 
-def test_each_truncated_text_is_told(address: Address) -> None:
-    texts = ["dog", LONG, "we", LONG + "dog"]
-    want = lost(NORMED, texts)
-    assert want.keys() == {1, 3} and want[1] < want[3]
-    answer = address.embed(texts, model=NORMED)
-    assert answer.json["truncated"] == 2 and "x-truncated" not in answer.headers
-    assert answer.json["truncated_texts"] == [{"index": i, "tokens_left_out": n} for i, n in want.items()]
-    many = address.embed([*MANY, LONG], model=NORMED).json  # several steps of the worker
-    assert many["truncated_texts"][-1] == {"index": len(MANY), "tokens_left_out": want[1]}
-    pairs = lost(RERANKER, [QUERY] * 4, texts)
-    ranking = address.ask("/rerank", {"query": QUERY, "documents": texts, "model": RERANKER}).json
-    assert {each["index"]: each["tokens_left_out"] for each in ranking["truncated_texts"]} == pairs
-
-
 @pytest.mark.parametrize(
     ("path", "name", "fields", "texts"),
     [
-        ("/embed", NORMED, {}, "inputs"), ("/embed_sparse", SPARSE, {}, "inputs"), ("/predict", TOPICS, {}, "inputs"),
-        ("/rerank", RERANKER, {"query": QUERY}, "texts"),
+        ("/v1/embeddings", NORMED, {}, "input"), ("/rerank", RERANKER, {"query": QUERY}, "documents"),
+        ("/embed", NORMED, {}, "inputs"), ("/rerank", RERANKER, {"query": QUERY}, "texts"),
+        ("/embed_sparse", SPARSE, {}, "inputs"), ("/predict", TOPICS, {}, "inputs"),
     ],
 )  # fmt: skip
-def test_a_bare_list_has_headers_for_it(
+def test_each_truncated_text_is_told(
     path: str, name: str, fields: dict[str, Any], texts: str, address: Address
 ) -> None:
+    """In fields of the answer; beside a bare list, which has none, in headers."""
     sent = ["dog", LONG, "we", LONG + "dog"]
     want = lost(name, *([[QUERY] * 4, sent] if fields else [sent]))
+    assert want.keys() == {1, 3} and want[1] < want[3]
     inputs: Any = [[text] for text in sent] if path == "/predict" else sent
-    headers = address.ask(path, {texts: inputs, "model": name, **fields}).headers
-    assert headers["x-truncated"] == "2"
-    assert headers["x-truncated-tokens"] == ",".join(f"{i}={count}" for i, count in want.items())
+    answer = address.ask(path, {texts: inputs, "model": name, **fields})
+    if isinstance(answer.json, dict):
+        assert answer.json["truncated"] == 2 and "x-truncated" not in answer.headers
+        assert {each["index"]: each["tokens_left_out"] for each in answer.json["truncated_texts"]} == want
+    else:
+        assert answer.headers["x-truncated"] == "2"
+        assert answer.headers["x-truncated-tokens"] == ",".join(f"{i}={count}" for i, count in want.items())
     headers = address.ask(path, {texts: inputs[:1], "model": name, **fields}).headers
     assert not {"x-truncated", "x-truncated-tokens"} & headers.keys()
 
 
 def test_headers_for_many_truncated_texts_stay_short(address: Address) -> None:
+    (each,) = lost(NORMED, [LONG]).values()
+    many = address.embed([*MANY, LONG], model=NORMED).json  # several steps of the worker
+    assert many["truncated_texts"][-1] == {"index": len(MANY), "tokens_left_out": each}
     headers = address.ask("/embed", {"inputs": [LONG] * 1500, "model": NORMED}).headers
     assert headers["x-truncated"] == "1500" and 3900 < len(headers["x-truncated-tokens"]) <= 4000
-    assert {each.partition("=")[2] for each in headers["x-truncated-tokens"].split(",")} == {
-        str(lost(NORMED, [LONG])[0])
-    }
+    assert {told.partition("=")[2] for told in headers["x-truncated-tokens"].split(",")} == {str(each)}
 
 
 def test_a_query_of_late_interaction_that_is_truncated_counts_for_each_pair() -> None:
     server = Server([opened(REFERENCE / LATE)])
     sent = {"query": LONG, "documents": ["dog", LONG]}
     found = straight(server, "/rerank", json.dumps(sent).encode()).json["truncated_texts"]
-    query, (document,) = (
-        encoder_of(LATE).tokens_cut(LONG, "query", task="query"),
-        encoder_of(LATE).tokens_cut([LONG], "document", task="document"),
-    )
+    query, document = (encoder_of(LATE).tokens_cut(LONG, task, task=task) for task in ("query", "document"))
     assert [(each["index"], each["tokens_left_out"]) for each in found] == [(0, query), (1, query + document)]
 
 
@@ -365,11 +353,8 @@ def test_what_the_server_tells_of_itself(address: Address) -> None:
     assert found["tasks"] == {"query": "Instruct: find\nQuery:", "document": ""}
     assert found["version"] == minibert.__version__
     assert [each["identity"] for each in found["models"]] == [each["identity"] for each in answer["data"]]
-    assert found["limits"] == DEFAULTS._asdict() and (DEFAULTS.waiting, DEFAULTS.texts, DEFAULTS.grace) == (
-        256,
-        2048,
-        60,
-    )
+    assert found["limits"] == DEFAULTS._asdict()
+    assert (DEFAULTS.waiting, DEFAULTS.texts, DEFAULTS.grace) == (256, 2048, 60)
     assert (DEFAULTS.body, DEFAULTS.characters, DEFAULTS.query) == (16777216, 200_000, 10_000)
 
 
