@@ -108,12 +108,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     ("/embed", {"inputs": "a", "model": PROMPTS, "prompt_name": "find"}, 400, "prompt_name must be one of this"),
     ("/embed_sparse", {"inputs": "a", "normalize": True}, 400, "there is no field 'normalize'"),
     (P, {"inputs": "a", "parameters": {"top_k": 2}}, 400, "parameters must be an object without fields;"),
-    (
-        P,
-        {"inputs": "a", "parameters": {"top_k": 2}},
-        400,
-        "; raw_scores is sent beside inputs, found an object with 'top_k'",
-    ),
+    (P, {"inputs": "a", "parameters": {"top_k": 2}}, 400, "; raw_scores is sent beside inputs, found an object with"),
     (P, {"inputs": []}, 400, "'inputs' is empty; send at least one text"),
     *((P, {"inputs": each}, 400, OF_PREDICT) for each in ([7], {}, [["a", "b", "c"]], ["a", "b", "c"], ["a", ["b"]])),
     # of the longest text that the model takes none is refused, of a longer one each
