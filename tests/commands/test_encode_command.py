@@ -206,19 +206,6 @@ def test_a_closed_stdin(folder: Path, monkeypatch: Patch, capsys: Printed) -> No
         assert "stdin is closed; name a file, or give the texts" in failure(capsys, "embed", "--model", folder)
 
 
-@pytest.mark.parametrize("output", [None, "vectors.npy"])
-@pytest.mark.parametrize(("stdout", "stderr"), [(False, True), (False, False), (True, True)])
-def test_a_bar_on_a_terminal_that_shows_no_vectors(
-    output: str | None, stdout: bool, stderr: bool, folder: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
-) -> None:
-    monkeypatch.setattr("minibert.commands.encode.BAR_AFTER", 0.0)
-    typed(monkeypatch, b"we\n" * 5000)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: stdout)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: stderr)
-    _, err = ran(capsys, "embed", "-m", folder, *(["-o", tmp_path / output] if output else []))
-    assert ("5000text" in err) == (stderr and (not stdout or output is not None))
-
-
 def test_a_stream_into_a_file_keeps_no_chunk(folder: Path, tmp_path: Path) -> None:
     kept: list[weakref.ref[Array]] = []
 

@@ -22,7 +22,7 @@ from reference_files import REFERENCE
 from safetensors.numpy import load_file, save_file
 
 from minibert.cli import main
-from minibert.commands import answers, common, explain
+from minibert.commands import answers, common, encode, explain, similar
 from minibert.commands.common import did_you_mean, escaped
 from minibert.files.reading import STDIN, arriving_texts
 
@@ -202,19 +202,29 @@ def test_similar_refuses_lines_without_end_and_other_files(tmp_path: Path, monke
         assert message in failure(capsys, "similar", "-m", DENSE, "we", "--file", file)
 
 
-@pytest.mark.parametrize(("terminal", "typed_in"), [(True, False), (True, True), (False, False)])
-def test_similar_shows_a_bar_of_lines(
-    terminal: bool, typed_in: bool, tmp_path: Path, monkeypatch: Patch, capsys: Printed
-) -> None:
-    from minibert.commands import similar
+EMBED, SIMILAR = ("embed", "-m", DENSE), ("similar", "-m", DENSE, "clouds", "--file")
 
-    monkeypatch.setattr(similar, "BAR_AFTER", 0.0)
-    name = named(b"clouds\n\nabove\n", "stdin" if typed_in else "a file", tmp_path, monkeypatch)
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: typed_in)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    out, err = ran(capsys, "similar", "-m", DENSE, "clouds", "--file", name)
-    assert ("similar: 2text" in err) == (terminal and not typed_in), err
-    assert out.startswith("1.000  clouds\n")
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "stdout", "stderr", "bar"),  # of each stream, whether it is a terminal
+    [
+        (EMBED, False, False, True, True), (EMBED, False, False, False, False), (EMBED, False, True, True, False),
+        ((*EMBED, "-o", "a.npy"), False, True, True, True), ((*EMBED, "-o", "a.npy"), False, False, False, False),
+        ((*SIMILAR, "lines"), False, False, True, True), ((*SIMILAR, "lines"), True, True, True, True),
+        ((*SIMILAR, "lines"), False, False, False, False), ((*SIMILAR, "-"), True, False, True, False),
+    ],
+)  # fmt: skip
+def test_a_bar_where_neither_results_nor_typed_lines_share_its_terminal(
+    words: tuple[object, ...], stdin: bool, stdout: bool, stderr: bool, bar: bool, tmp_path: Path, monkeypatch: Patch,
+    capsys: Printed,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    for module in (encode, similar):
+        monkeypatch.setattr(module, "BAR_AFTER", 0.0)
+    named(b"clouds\n\nabove\n", "stdin", tmp_path, monkeypatch)
+    for stream, terminal in ((sys.stdin, stdin), (sys.stdout, stdout), (sys.stderr, stderr)):
+        monkeypatch.setattr(stream, "isatty", lambda terminal=terminal: terminal)
+    assert ("2text" in ran(capsys, *words)[1]) == bar
 
 
 # -- names ---------------------------------------------------------------------------------------------------------
