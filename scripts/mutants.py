@@ -85,7 +85,7 @@ WINGS = {
         M("search", "search", "~(row <= scores[i, -1])", "row > scores[i, -1]"),
     )),
     "files": Wing("files", "files", (
-        M("headers", "checkpoint", "if len(entries) != len(pairs)", "if False"),
+        M("checkpoint", "checkpoint", "if len(entries) != len(pairs)", "if False"),
         M("checkpoint", "checkpoint", r".*[/\\:]", ".*[/]"),
         M("number_formats", "tables", ".max() >= _NOT_FINITE", ".max() > _NOT_FINITE"),
         M("tokenizer", "tokenizer", "(long, short) if first > second", "(long, short) if first >= second"),
