@@ -263,9 +263,6 @@ def test_info_of_a_tiny_model(folder: Path, capsys: Printed) -> None:
     assert "tokenizer         none: " in ran(capsys, "info", "--model", folder)[0]
 
 
-# -- plot --------------------------------------------------------------------------------------------------------
-
-
 def test_plot_writes_a_picture(folder: Path, tmp_path: Path, capsys: Printed) -> None:
     path = tmp_path / "sum.svg"
     assert ran(capsys, "plot", "sum", "--model", folder, "--text", "the dog", "-o", path) == (

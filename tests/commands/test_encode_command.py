@@ -254,8 +254,6 @@ def test_embed_writes_tokens_with_offsets(texts: list[str], folder: Path, tmp_pa
     assert [part.tolist() for part in parts] == [rows.tolist() for rows in expected]
 
 
-# -- where a file goes -------------------------------------------------------------------------------------------
-
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="pipes with a name and /dev are POSIX")
 
 

@@ -227,9 +227,6 @@ def test_a_bar_where_neither_results_nor_typed_lines_share_its_terminal(
     assert ("2text" in ran(capsys, *words)[1]) == bar
 
 
-# -- names ---------------------------------------------------------------------------------------------------------
-
-
 def test_only_words_that_are_alike_are_proposed() -> None:
     assert did_you_mean("--revison", ["--revision", "-m"]) == "; did you mean --revision?"
     assert did_you_mean("--json", ["--revision", "--version", "-m"]) == ""

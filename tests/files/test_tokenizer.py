@@ -239,9 +239,6 @@ def test_hostile_text_and_a_megabyte_work(real: EmbeddingLayer) -> None:
     assert same_bits(real.embed(long, truncation=True), real.embed("cloud " * 510))
 
 
-# -- threads -------------------------------------------------------------------------------------------------------
-
-
 def test_threads_share_a_tokenizer(minilm: Path, real: EmbeddingLayer) -> None:
     texts = [[f"cloud {i} " * (i % 40), "we lived"] for i in range(200)]
     alone = [real.tokenize(some, truncation=bool(i % 2)) for i, some in enumerate(texts)]

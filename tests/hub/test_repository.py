@@ -264,9 +264,6 @@ def test_ranges_that_no_disk_takes_are_done_without(
         resolve("org/tiny").file("config.json")
 
 
-# -- the Hub is down ---------------------------------------------------------------------------------------------
-
-
 def test_where_the_hub_is_down_the_last_known_commit_stands_in(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     quick_pauses(monkeypatch)
     rows("org/tiny", [9, 4])
@@ -275,9 +272,6 @@ def test_where_the_hub_is_down_the_last_known_commit_stands_in(hub: FakeHub, mon
     with pytest.raises(HubError, match="503") as error:
         rows("org/tiny", [300])
     assert str(error.value).count("`minibert extract`") == 1  # advice once
-
-
-# -- several processes -------------------------------------------------------------------------------------------
 
 
 def test_two_processes_at_once_share_one_cache(hub: FakeHub, tmp_path: Path) -> None:

@@ -80,8 +80,6 @@ def test_an_endpoint_that_is_none_or_holds_a_password_is_refused_and_not_shown(
     assert "cret" not in str(error.value)
 
 
-# -- tokens --------------------------------------------------------------------------------------------------------
-
 NO_TOKENS = ["hf_gehe\u00efm", "hf_\u2028geheim", "hf_ge heim", "hf_\x07geheim", "hf_geheim\x7f", "\udce9geheim"]
 
 

@@ -323,9 +323,6 @@ def test_a_query_of_late_interaction_that_is_truncated_counts_for_each_pair() ->
     assert [(each["index"], each["tokens_left_out"]) for each in found] == [(0, query), (1, query + document)]
 
 
-# -- models ------------------------------------------------------------------------------------------------------
-
-
 def test_the_names_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names_of("org/name") == ("name", "org/name")
     assert names_of("name", ["a", "b"]) == ("a", "b", "name", "sentence-transformers/name")

@@ -40,9 +40,6 @@ def as_tensor(x: Array) -> str:
     return f"tensor({torch_text(x, indent=len('tensor('))})"
 
 
-# -- numbers -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("numbers", "printed"),
     [
@@ -78,9 +75,6 @@ def test_prints_as_torch_does(x: Array) -> None:
     # threshold 0: shorten every long axis, as is done here; profile: other libraries change how torch prints
     with torch._tensor_str.printoptions(profile="default", threshold=0):
         assert as_tensor(x) == repr(torch.from_numpy(x.copy()))
-
-
-# -- the page ----------------------------------------------------------------------------------------------------
 
 
 def test_the_page_of_a_real_model(minilm: Path) -> None:

@@ -111,9 +111,6 @@ def test_rows_of_another_width_than_the_words_are_not_drawn_over_them(layer: Emb
         picture("rows", layer, "w5")
 
 
-# -- of a whole model --------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return encoders.write_gpt2(tmp_path_factory.mktemp("gpt2"))
