@@ -29,9 +29,6 @@ from minibert.errors import Option, error_of
 from minibert.show.live import LiveServer
 from minibert.threads.kernels import kernel
 
-WAYS_OUT = ("--model or MINIBERT_MODEL", "./", "HF_HUB_OFFLINE=1", "`minibert extract`", "HF_ENDPOINT")  # without a Hub
-
-
 # -- the command as a whole --------------------------------------------------------------------------------------
 
 
@@ -126,7 +123,7 @@ def test_a_hub_that_cannot_be_reached_is_said_at_once(tmp_path: Path, monkeypatc
     use(monkeypatch, refused(), tmp_path)
     message = failure(capsys, "info")
     assert "no model was named, and the default, bert-base-uncased, cannot be fetched from the Hub" in message
-    assert [way for way in WAYS_OUT if way not in message] == []
+    assert "--model or MINIBERT_MODEL" in message  # the Hub's own ways out: tests/messages
 
 
 INTERRUPTED_IMPORT = """

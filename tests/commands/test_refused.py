@@ -90,6 +90,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("similar", "we", "--file", "x", "-k", "0", "-m", DENSE), "-k must be an integer >= 1, found 0"),
     (("similar", "we", "--file", NOWHERE, "-m", DENSE), "No such file"),
     (("similar", "we", "--file", BYTES, "-m", DENSE), "is not UTF-8"),
+    (("similar", "we", "--file", "/", "-m", DENSE), "/: Is a directory"),
     (("similar", "we", "-m", RERANKER, "--file", LINES), "whose methods here are predict and"),
     (("similar", "we", "lived", "--why", "-m", DENSE), "--why is about the lines of a file; name one with --file"),
     (("similar", *WHY, EUCLIDEAN), "the measure euclidean is no sum over pairs"),

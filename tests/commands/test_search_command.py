@@ -148,23 +148,19 @@ def test_many_results_are_kept_for_few_questions(dense: Path, capsys: Printed, m
         assert together == want
 
 
-def test_as_text(tmp_path: Path, capsys: Printed) -> None:
+def test_as_text(tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
     texts = ["clouds", "we\nlived\x1b[31m", "man"]
     folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", texts), DENSE)
     rows = [f"{each['score']:.3f}  {each['id']}  " for each in found(capsys, folder, "clouds", "-k", "2")[0]["results"]]
     out, err = ran(capsys, "search", folder, "clouds", "-k", "2")
     assert out == f"{rows[0]}clouds\n{rows[1]}" + {"r1": r"we\nlived\x1b[31m", "r2": "man"}[rows[1].split()[1]] + "\n"
     assert err == "" and rows[0].startswith("1.000  r0  ")
-    assert (
-        ran(capsys, "search", folder, "clouds", "man", "-k", "1")[0]
-        == "clouds\n  1.000  r0  clouds\nman\n  1.000  r2  man\n"
-    )
+    out, _ = ran(capsys, "search", folder, "clouds", "man", "-k", "1")
+    assert out == "clouds\n  1.000  r0  clouds\nman\n  1.000  r2  man\n"
     _, err = ran(capsys, "search", folder, "clouds " * 100, "man", "-k", "1")
     assert err == "minibert: 1 question truncated: too long for this model; tokens left out: 70 of question 1\n"
-    with pytest.MonkeyPatch.context() as small:
-        small.setattr(command, "QUESTIONS", 2)
-        questions = ["man", "clouds", "clouds", "man", "clouds " * 101]
-        _, err = ran(capsys, "search", folder, *questions, "-k", "1")
+    monkeypatch.setattr(command, "QUESTIONS", 2)
+    _, err = ran(capsys, "search", folder, "man", "clouds", "clouds", "man", "clouds " * 101, "-k", "1")
     assert err.endswith("; tokens left out: 71 of question 5\n")
 
 
@@ -252,7 +248,6 @@ def test_questions_that_are_refused(dense: Path, tmp_path: Path, capsys: Printed
     assert failure(capsys, dense, "--questions", str(file)).startswith(f"line 2 of {file} is not UTF-8 (")
     assert "give questions as arguments, or a file" in failure(capsys, dense, "--questions", str(file), "a")
     assert "give questions as arguments, or a file" in failure(capsys, dense, "-k", "3")
-    assert "-k must be an integer >= 1, found 0" in failure(capsys, dense, "a", "-k", "0")
     for empty in (b"", b"\n \n"):
         message = failure(capsys, dense, "--questions", str(made(file, empty)))
         assert message == f"{file}: expected texts, one on each line, found none"

@@ -95,20 +95,15 @@ def test_the_page_of_a_real_model(minilm: Path) -> None:
     functions = [lookup, lookup, lookup, "", norm]
     assert headings == [f"{name}  (1, 7, 384){function}" for name, function in zip(names, functions, strict=True)]
     page = "\n".join(lines)
+    trace = {name: rows for name, rows in layer.trace(**layer.tokenize(SENTENCE)).items() if rows.dtype.kind == "f"}
+    told = [line for line in lines if line.startswith("  we  [")]
+    for line, rows in zip(told, trace.values(), strict=True):  # one token's first six numbers of each step
+        numbers = [float(number) for number in re.findall(r"-?\d\.\d{4}", line)]
+        assert np.abs(np.array(numbers) - rows[0, 1, :6]).max() <= 0.5e-4 and len(numbers) == 6 and "..." in line
+    assert len(lines) == 32 and lines[-1].endswith(": scripts/study/five_minutes.py")
     assert "\n  Embedding(2, 384): the row of each type\n" in page
     assert "\n  (x - mean) / sqrt(variance + 1e-12) * weight + bias, x = sum, row by row\n" in page
     assert max(map(len, lines)) <= 80
-
-
-def test_the_short_page_has_one_token_s_first_six_numbers_of_each_step(minilm: Path) -> None:
-    layer = minibert.load(minilm)
-    short = list(explain(layer, SENTENCE))
-    assert len(short) == 32 and short[-1].endswith(": scripts/study/five_minutes.py")
-    trace = {name: rows for name, rows in layer.trace(**layer.tokenize(SENTENCE)).items() if rows.dtype.kind == "f"}
-    told = [line for line in short if line.startswith("  we  [")]
-    for line, rows in zip(told, trace.values(), strict=True):
-        numbers = [float(number) for number in re.findall(r"-?\d\.\d{4}", line)]
-        assert np.abs(np.array(numbers) - rows[0, 1, :6]).max() <= 0.5e-4 and len(numbers) == 6 and "..." in line
 
 
 def test_a_text_that_is_too_long_is_cut_or_refused_before_the_first_line(minilm: Path, tmp_path: Path) -> None:
@@ -116,9 +111,8 @@ def test_a_text_that_is_too_long_is_cut_or_refused_before_the_first_line(minilm:
     with pytest.raises(ValueError, match="512"):
         next(explain(layer, "cloud " * 600))
     assert next(explain(layer, "cloud " * 600, truncation=True)).startswith("512 tokens of bert")
-    assert next(
-        explain(BY_NAME["t5-encoder"].with_words(tmp_path, "w0", "w1"), "w1 " * 600, truncation=True)
-    ).startswith("600 tokens of t5"), "no limit"
+    t5 = BY_NAME["t5-encoder"].with_words(tmp_path, "w0", "w1")
+    assert next(explain(t5, "w1 " * 600, truncation=True)).startswith("600 tokens of t5"), "no limit"
 
 
 FORMULAS = {
@@ -152,20 +146,14 @@ def test_every_family_has_a_page(name: str, tmp_path: Path) -> None:
 
 def test_a_text_without_tokens_has_a_page(tmp_path: Path) -> None:
     layer = BY_NAME["gpt2"].with_words(tmp_path, "w0", "w1")
-    page = "\n".join(explain(layer, ""))
-    assert page.splitlines()[-3].endswith("the row of each position")
-    assert page.startswith(
-        "0 tokens of gpt2 -> (1, 0, 16), float32\n\ntoken  id  position\n\nwte  (1, 0, 16)  equations.lookup\n"
-    )
+    lines = list(explain(layer, ""))
+    assert lines[-3].endswith("the row of each position") and lines[0] == "0 tokens of gpt2 -> (1, 0, 16), float32"
+    assert lines[1:5] == ["", "token  id  position", "", "wte  (1, 0, 16)  equations.lookup"]
 
 
 def test_tokens_cannot_command_the_terminal(tmp_path: Path) -> None:
-    lines = list(
-        explain(
-            BY_NAME["gpt2"].with_words(tmp_path, "w0", "\x1b[31m", "雲", "x" * 100, "end"),
-            "\x1b[31m 雲 " + "x" * 100 + " end",
-        )
-    )
+    words = "\x1b[31m", "雲", "x" * 100, "end"
+    lines = list(explain(BY_NAME["gpt2"].with_words(tmp_path, "w0", *words), " ".join(words)))
     table = lines[3:7]
     assert table[0].startswith(r"\x1b[31m  ")
     assert table[2].startswith("x" * 39 + "…  ")
