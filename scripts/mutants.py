@@ -99,7 +99,7 @@ WINGS = {
         M("secrets", "repository", 'if token and not re.fullmatch(r"[!-~]+", token)', "if False"),
     )),
     "commands": Wing("commands", "commands", (
-        M("answers_commands command_line", "common", "count < 1:", "count < 0:"),
+        M("refused", "common", "count < 1:", "count < 0:"),
         M("terminal", "common", "not (reads and stdin) and not (prints and stdout)", "not (reads and stdin)"),
         M("terminal", "common", r"\x7f-\x9f", r"\x7f"),
         M("interrupted", "../cli", "        if pressed:\n            return 128 + pressed[-1]\n", ""),

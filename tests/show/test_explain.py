@@ -204,10 +204,9 @@ def test_formulas_name_what_they_take(bert: Encoder, gpt2: Encoder) -> None:
     assert "later tokens masked" in of["probabilities, attentions.1"] and "tanh" in of["mlp.act"]
 
 
-def test_probabilities_stand_beside_their_tokens(bert: Encoder) -> None:
-    head = 2
-    lines = list(explain_block(bert, TEXT, 1, head))
-    weights = bert.trace(**bert.tokenize(TEXT))["attentions.1"][0, head]
+def test_probabilities_stand_beside_their_tokens_and_numbers_are_those_of_the_first(bert: Encoder) -> None:
+    head, trace = 2, bert.trace(**bert.tokenize(TEXT))
+    lines, weights = list(explain_block(bert, TEXT, 1, head)), trace["attentions.1"][0, head]
     tokens = bert.tokens(bert.tokenize(TEXT)["input_ids"])[0]
     assert tokens == ["[CLS]", "we", "lived", "above", "the", "clouds", "[SEP]"]
     start = next(i for i, line in enumerate(lines) if line.split() == tokens)
@@ -215,16 +214,9 @@ def test_probabilities_stand_beside_their_tokens(bert: Encoder) -> None:
         found, *numbers = line.split()
         assert found == token and numbers == [f"{number:.4f}" for number in row]
     assert lines[1] == f"  head {head} of 4 in scores and weights, 4 numbers wide"
-    row = torch_text(bert.trace(**bert.tokenize(TEXT))["encoder.layer.1.attention.self.scores"][0, head, 1, :6], 2)
-    assert f"  we  {row[:-1]}, ...]" in lines
-
-
-def test_the_numbers_are_those_of_the_text_s_first_token(bert: Encoder) -> None:
-    trace = bert.trace(**bert.tokenize(TEXT))
-    lines = list(explain_block(bert, TEXT, 1, 2))
     for key in ("hidden_states.1", "attention.self.query", "attention.self.scores", "output.sum"):
         x = trace[key if key.startswith("hidden") else f"encoder.layer.1.{key}"]
-        assert f"  we  {beginning(x[0, 2, 1] if key.endswith('scores') else x[0, 1])}" in lines, key
+        assert f"  we  {beginning(x[0, head, 1] if key.endswith('scores') else x[0, 1])}" in lines, key
 
 
 def test_a_wide_table_shows_the_largest_weights_and_the_rest_of_their_sum() -> None:
