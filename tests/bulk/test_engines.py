@@ -11,7 +11,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from random import Random
@@ -21,7 +20,7 @@ import numpy as np
 import pytest
 from checkpoints import VOCAB, numbers, same_bits
 from command_line import Patch
-from fake_hub import FakeHub, commit_of, use
+from fake_hub import commit_of, files_of, hub_of
 from limits import CHILD_SECONDS
 from many_texts import WORDS, many_texts
 from reference_files import REFERENCE
@@ -56,15 +55,13 @@ def test_a_worker_gets_names_and_options_alone(encoder: minibert.Encoder) -> Non
 
 
 def test_of_a_branch_that_moves_the_commit_of_the_first_opening_is_taken(tmp_path: Path, monkeypatch: Patch) -> None:
-    files: Mapping[str, Path] = {str(path.relative_to(TINY)): path for path in TINY.rglob("*") if path.is_file()}
     want = minibert.load_encoder(TINY).encode(TEXTS)
-    with FakeHub() as hub:
-        hub.add("someone/tiny", files)
-        use(monkeypatch, hub.endpoint, tmp_path / "home")
+    with hub_of(monkeypatch, tmp_path / "home", "someone/tiny", TINY) as hub:
         first = minibert.load_encoder("someone/tiny")
         assert same_bits(first.encode(TEXTS), want)
         save_file({name: -x for name, x in load_file(TINY / "model.safetensors").items()}, tmp_path / "other")
-        hub.add("someone/tiny", {**files, "model.safetensors": tmp_path / "other"}, commit=commit_of("moved"))
+        moved = files_of(TINY) | {"model.safetensors": tmp_path / "other"}
+        hub.add("someone/tiny", moved, commit=commit_of("moved"))
         hub.forget()
         assert same_bits(pickle.loads(pickle.dumps(first)).encode(TEXTS), want)
         assert not hub.asked("api/models")  # a hundred workers do not ask what the branch stands for

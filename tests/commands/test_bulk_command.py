@@ -16,7 +16,7 @@ import pytest
 from checkpoints import same_bits
 from command_line import Patch, Printed, ran, typed
 from command_line import failure as failed
-from fake_hub import FakeHub, use
+from fake_hub import hub_of
 from killed_runs import content
 from record_files import made
 from reference_files import REFERENCE
@@ -84,10 +84,7 @@ def test_sentence_vectors_and_all_that_a_shard_says(source: Path, tmp_path: Path
 # the input layer of the second one lies in a folder below, where `load` does not look for it
 @pytest.mark.parametrize("folder", [DENSE, CLS])
 def test_a_model_of_the_hub(folder: Path, source: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
-    files = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_file() and "vectors" not in p.name}
-    with FakeHub() as hub:
-        hub.add("org/model", files)
-        use(monkeypatch, hub.endpoint, tmp_path / "home")
+    with hub_of(monkeypatch, tmp_path / "home", "org/model", folder) as hub:
         argv = [source, "-o", tmp_path / "hub", "-m", "org/model"]
         told(capsys, *argv)
         commit = said(tmp_path / "hub")["commit"]

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from checkpoints import VOCAB, numbers, same_bits, write_shards
 from encoder_files import CASE
-from fake_hub import FakeHub, commit_of, drip, environment, late, quick_pauses, status, use
+from fake_hub import FakeHub, commit_of, drip, environment, files_of, late, quick_pauses, status, use
 from huggingface_hub import hf_hub_download
 from limits import CHILD_SECONDS
 from reference_files import REFERENCE
@@ -207,7 +207,7 @@ def test_whole_files_lie_where_they_are_told(
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         folder = write_shards(tmp_path / "shards", config, parts)
         weights = [path.name for path in folder.glob("*.safetensors")]
-    hub.add("org/bert", {path.name: path for path in folder.iterdir()})
+    hub.add("org/bert", files_of(folder))
     want = CASE["bert"].load()([5, 6])
     with minibert.load_encoder("org/bert", **options) as encoder:
         assert np.array_equal(encoder([5, 6]), want)
@@ -283,12 +283,7 @@ USELESS = ("pytorch_model.bin", "onnx/model.onnx", "README.md", "2_Dense/pytorch
 
 def put(hub: FakeHub, name: str | Path, useless: tuple[str, ...] = USELESS) -> None:
     folder = REFERENCE / name
-    files: dict[str, bytes | Path] = {
-        path.relative_to(folder).as_posix(): path
-        for path in folder.rglob("*")
-        if path.is_file() and path.name not in ("calls.json", "vectors.safetensors")
-    }
-    hub.add(f"org/{folder.name}", files | dict.fromkeys(useless, b"x" * 1000))
+    hub.add(f"org/{folder.name}", {**files_of(folder), **dict.fromkeys(useless, b"x" * 1000)})
 
 
 def fetched(hub: FakeHub) -> set[str]:

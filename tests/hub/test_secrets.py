@@ -17,7 +17,7 @@ import fake_hub
 import numpy as np
 import pytest
 from encoder_files import CASE
-from fake_hub import FakeHub, environment, use
+from fake_hub import FakeHub, environment, files_of, use
 from huggingface_hub import constants
 from limits import CHILD_SECONDS
 from tiny_model import WORD
@@ -117,7 +117,7 @@ def test_the_token_stays_here_where_the_user_says_so(hub: FakeHub, monkeypatch: 
 def test_a_callers_token_goes_before_the_users_and_into_no_pickle(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub.add("org/bert", {path.name: path for path in CASE["bert"].folder.iterdir()}, private=True)
+    hub.add("org/bert", files_of(CASE["bert"].folder), private=True)
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     with minibert.load_encoder("org/bert", token="hf_right") as encoder, minibert.load("org/bert", token="hf_right"):
         held = pickle.dumps(encoder)
@@ -167,10 +167,9 @@ def place() -> Iterator[Path]:
 @pytest.mark.parametrize("kind", PATHS)
 def test_who_may_not_read_which_path(place: Path, kind: str) -> None:
     closed, name, named = PATHS[kind]
-    files = {path.name: path for path in CASE["bert"].folder.iterdir()}
     if name == "org/bert":
         with FakeHub() as hub:
-            hub.add(name, files)
+            hub.add(name, files_of(CASE["bert"].folder))
             run(FILL, name, place, hub.endpoint)
     else:
         shutil.copytree(CASE["bert"].folder, place / "models" / "bert")

@@ -16,7 +16,7 @@ import encoders
 import numpy as np
 import pytest
 from command_line import Printed, ran
-from fake_hub import FakeHub, use
+from fake_hub import hub_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -294,15 +294,15 @@ def test_shards_that_are_not_opened_stay_so(tmp_path: Path) -> None:
 
 def test_from_the_hub_nothing_is_fetched_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = encoders.write(tmp_path / "tiny", "bert")
-    with FakeHub() as hub:
-        hub.add("someone/tiny", {path.name: path for path in folder.iterdir()})
-        use(monkeypatch, hub.endpoint, tmp_path / "home")
-        with minibert.load("someone/tiny", lazy=True) as layer:
-            layer.tokenizer.size  # noqa: B018  opened here, so that the rest of the page is all that could be fetched
-            layer.attention_position  # noqa: B018
-            before, sent = len(hub.requests), hub.sent
-            told = told_of(layer)
-            assert (len(hub.requests), hub.sent) == (before, sent)
+    with (
+        hub_of(monkeypatch, tmp_path / "home", "someone/tiny", folder) as hub,
+        minibert.load("someone/tiny", lazy=True) as layer,
+    ):
+        layer.tokenizer.size  # noqa: B018  opened here, so that the rest of the page is all that could be fetched
+        layer.attention_position  # noqa: B018
+        before, sent = len(hub.requests), hub.sent
+        told = told_of(layer)
+        assert (len(hub.requests), hub.sent) == (before, sent)
     assert told["blocks on disk"].endswith(" in 32 tensors")
 
 
@@ -327,9 +327,7 @@ def test_an_identity_that_cannot_be_computed(
 ) -> None:
     folder = checkpoints.write(tmp_path / "model", BERT | {"num_attention_heads": 5}, NAMED)
     assert re.search("\nidentity +not available: .*must be a multiple", ran(capsys, "info", folder)[0])
-    with FakeHub() as hub:
-        hub.add("org/model", {path.name: path for path in encoders.write(tmp_path / "hub", "bert").iterdir()})
-        use(monkeypatch, hub.endpoint, tmp_path / "home")
+    with hub_of(monkeypatch, tmp_path / "home", "org/model", encoders.write(tmp_path / "hub", "bert")):
         for _ in range(2):
             text = ran(capsys, "info", "org/model")[0]
             assert "identity" in text and "computed from all weights, and they are not on this machine" in text

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from checkpoints import BERT, change_json, same_bits, write, write_wordpiece
 from drawn import cosine
-from fake_hub import FakeHub, use
+from fake_hub import hub_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 from reference_files import BY_NAME, REFERENCE
@@ -284,9 +284,7 @@ def test_blocks_on_the_hub_are_fetched_when_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, target = encoders.write_with_words(tmp_path / "bert", "bert"), tmp_path / "page.html"
-    with FakeHub() as hub:
-        hub.add("someone/tiny", {path.name: path for path in folder.iterdir()})
-        use(monkeypatch, hub.endpoint, tmp_path / "home")
+    with hub_of(monkeypatch, tmp_path / "home", "someone/tiny", folder):
         command = ["explain", "we lived", "--model", "someone/tiny", "--html", str(target)]
         assert main(command) == 0
         assert "--whole fetches and shows the blocks too" in capsys.readouterr().err
