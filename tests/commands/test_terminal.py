@@ -186,10 +186,10 @@ def test_a_bar_where_neither_results_nor_typed_lines_share_its_terminal(
     monkeypatch.chdir(tmp_path)
     for module in (encode, similar):
         monkeypatch.setattr(module, "BAR_AFTER", 0.0)
-    typed(monkeypatch, made(tmp_path / "lines", b"clouds\n\nabove\n").read_bytes())
+    typed(monkeypatch, made(tmp_path / "lines", b"clouds\n\n" + b"we\n" * 5000).read_bytes())  # several chunks
     for stream, terminal in ((sys.stdin, stdin), (sys.stdout, stdout), (sys.stderr, stderr)):
         monkeypatch.setattr(stream, "isatty", lambda terminal=terminal: terminal)
-    assert ("2text" in ran(capsys, *words)[1]) == bar
+    assert ("5001text" in ran(capsys, *words)[1]) == bar
 
 
 def test_only_words_that_are_alike_are_proposed() -> None:
