@@ -299,7 +299,7 @@ def test_it_says_where_the_page_is_and_ctrl_c_ends_it() -> None:
 
 
 def test_a_model_without_a_head_is_named_beside_one_with_a_head(
-    minilm: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+    minilm: Path, capsys: Printed, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(LiveServer, "serve_forever", lambda self: None)
     for folder, told in ((minilm, True), (SMALL_GPT2, False)):
@@ -309,9 +309,7 @@ def test_a_model_without_a_head_is_named_beside_one_with_a_head(
 
 @pytest.mark.parametrize(("given", "opens"), [({}, False), ({"DISPLAY": ":0"}, True), ({"WAYLAND_DISPLAY": "w"}, True),
                                               ({"DISPLAY": ":0", "SSH_CONNECTION": "1 2 3 4"}, False)])  # fmt: skip
-def test_a_browser_opens_only_where_one_can(
-    given: dict[str, str], opens: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_browser_opens_only_where_one_can(given: dict[str, str], opens: bool, monkeypatch: Patch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION"):
         monkeypatch.delenv(name, raising=False)

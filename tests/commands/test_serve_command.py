@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import Printed, failure
+from command_line import Patch, Printed, failure
 from reference_files import REFERENCE
 from served import SECONDS, Address, needs_server
 
@@ -100,7 +100,7 @@ def test_options_of_sentence_vectors_and_a_model_without_a_prompt() -> None:
         assert np.allclose(answer["data"][0]["embedding"], want, atol=1e-6) and answer["truncated"] == 1
 
 
-def test_its_warnings_have_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_warnings_have_no_colour(monkeypatch: Patch) -> None:
     """uvicorn would colour its own on a terminal, whatever NO_COLOR says."""
     seen: list[bool | None] = []
     monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: seen.append(self.config.use_colors))
@@ -147,7 +147,7 @@ def test_other_machines_need_a_token(host: str, capsys: Printed) -> None:
 
 
 @pytest.mark.parametrize("content", ["", " \n", "two words", "schl\u00fcssel", "a\nb", "a\x00b"])
-def test_a_token_that_is_none(content: str, tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_that_is_none(content: str, tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
     (tmp_path / "token").write_text(content, encoding="utf-8")
     said = failure(capsys, "serve", "/nowhere", "--token-file", str(tmp_path / "token"))
     assert said.startswith("the file that --token-file names must hold a token")
@@ -159,7 +159,7 @@ def test_a_token_that_is_none(content: str, tmp_path: Path, capsys: Printed, mon
 
 @pytest.mark.parametrize("by_variable", [False, True])
 def test_a_token_in_the_place_of_its_name_is_not_printed(
-    by_variable: bool, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+    by_variable: bool, capsys: Printed, monkeypatch: Patch
 ) -> None:
     for option in ("token-file", "token-env"):
         for port in ("8000", "70000"):
@@ -174,7 +174,7 @@ def test_a_token_in_the_place_of_its_name_is_not_printed(
     assert "geheim" not in failure(capsys, "serve", "/nowhere", *both)
 
 
-def test_what_is_refused_at_the_start(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused_at_the_start(capsys: Printed, monkeypatch: Patch) -> None:
     assert "two tokens are named" in failure(capsys, "serve", MODEL, "--token-env", "A", "--token-file", "/b")
     said = failure(capsys, "serve", MODEL, "--token-file", "/b")
     assert said == "the file that --token-file names cannot be read: No such file or directory"
@@ -222,7 +222,7 @@ def test_the_bounds_of_the_command_line_hold() -> None:
         assert address.embed(["a"] * 2).status == 200
 
 
-def test_each_request_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_request_has_a_line(monkeypatch: Patch) -> None:
     """By variables of the environment; an option goes before. No text is written, and no line break of a path."""
     variables = ("SAME_BITS", "0"), ("PROMPTS", "query=a, b: ;document="), ("MODEL", "/nowhere"), ("NAME", "a;b")
     for name, value in (*variables, ("LOG_LEVEL", "debug"), ("MAX_TEXTS", "1")):
@@ -239,7 +239,7 @@ def test_each_request_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.search(r" path=/no%0Asuch status=404 ms=[\d.]+$", third)
 
 
-def test_wrong_variables(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_variables(capsys: Printed, monkeypatch: Patch) -> None:
     for name, value, expected in (
         ("PORT", "many", "invalid int value: 'many'"), ("SAME_BITS", "perhaps", "must be 1 or 0, found 'perhaps'"),
         ("LOG_LEVEL", "all", "invalid choice: 'all' (choose from "), ("PROMPTS", "query=a;c", "NAME=TEXT, found 'c'"),
@@ -254,7 +254,7 @@ def test_wrong_variables(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> No
         assert from_variables()["same_bits"] is (value == "1")
 
 
-def test_variables_of_no_option(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_no_option(capsys: Printed, monkeypatch: Patch) -> None:
     """It is named, but one that holds the token and those that Kubernetes sets for a service are not."""
     for name, value in (("PROT", "9000"), ("TOKEN", "geheim"), ("SERVICE_HOST", "80"), ("PORT_80_TCP_PROTO", "tcp")):
         monkeypatch.setenv(f"MINIBERT_SERVE_{name}", value)
@@ -268,7 +268,7 @@ def test_variables_of_no_option(capsys: Printed, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("option", [(), ("--reranker",)])
-def test_a_reranker_alone(option: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reranker_alone(option: tuple[str, ...], monkeypatch: Patch) -> None:
     """Without the default model of sentence vectors beside it, which would come from the Hub."""
     monkeypatch.delenv("MINIBERT_MODEL", raising=False)
     with serving("--name", "r", models=(*option, RERANKER), said="r", path="/rerank") as (_, address):

@@ -19,6 +19,7 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 from checkpoints import VOCAB, numbers, same_bits, write_shards
+from command_line import Patch
 from encoder_files import CASE
 from fake_hub import FakeHub, commit_of, drip, environment, files_of, late, quick_pauses, status, use
 from huggingface_hub import hf_hub_download
@@ -87,7 +88,7 @@ def test_header_and_rows_are_of_one_commit(hub: FakeHub) -> None:
     assert np.array_equal(table.rows(np.array([300])), WORD[[300]])
 
 
-def test_names_without_an_owner(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_without_an_owner(hub: FakeHub, tmp_path: Path, monkeypatch: Patch) -> None:
     """As sentence-transformers completes names; old models have no owner, and a folder of that name comes first."""
     folder = CASE["bert"].folder
     for name in ("sentence-transformers/tiny-L6", "gpt2", "BERT-base-uncased", "someone/tiny"):
@@ -130,7 +131,7 @@ def test_only_the_shards_that_hold_what_is_asked_for(hub: FakeHub) -> None:
 
 
 def test_two_commits_are_apart_and_ranges_lie_where_they_are_told(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     assert np.array_equal(rows("org/tiny", [2]), WORD[[2]])
     assert (tmp_path / "home" / "assets" / "minibert" / "models--org--tiny" / commit_of("org/tiny")).is_dir()
@@ -193,7 +194,7 @@ FOLDERS = {  # the folder of whole files: the caller's, a variable's, the client
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_whole_files_lie_where_they_are_told(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, sharded: bool
+    hub: FakeHub, tmp_path: Path, monkeypatch: Patch, kind: str, sharded: bool
 ) -> None:
     """As in sentence-transformers: `cache_folder`, or else its variable, replaces the Hub's cache."""
     options, variables, where = FOLDERS[kind]
@@ -233,9 +234,7 @@ def test_a_list_that_is_known_tells_what_the_cache_lacks(hub: FakeHub) -> None:
         repository.file("modules.json")
 
 
-def test_ranges_that_no_disk_takes_are_done_without(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranges_that_no_disk_takes_are_done_without(hub: FakeHub, tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("MINIBERT_CACHE", str(tmp_path / "file" / "below"))  # cannot be made, not even by root
     assert np.array_equal(rows("org/tiny", [9, 4]), WORD[[9, 4]])
@@ -245,7 +244,7 @@ def test_ranges_that_no_disk_takes_are_done_without(
         resolve("org/tiny").file("config.json")
 
 
-def test_where_the_hub_is_down_the_last_known_commit_stands_in(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_hub_is_down_the_last_known_commit_stands_in(hub: FakeHub, monkeypatch: Patch) -> None:
     quick_pauses(monkeypatch)
     rows("org/tiny", [9, 4])
     hub.misbehave("/api/", status(503))

@@ -16,6 +16,7 @@ from pathlib import Path
 import fake_hub
 import numpy as np
 import pytest
+from command_line import Patch
 from encoder_files import CASE
 from fake_hub import FakeHub, environment, files_of, use
 from huggingface_hub import constants
@@ -28,7 +29,7 @@ from minibert.hub.repository import resolve
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch: Patch) -> None:
     fake_hub.quick_pauses(monkeypatch)
 
 
@@ -41,7 +42,7 @@ def read(whole: bool = False, revision: str | None = None) -> np.ndarray:
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_token_reaches_no_other_host_and_stands_nowhere(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, whole: bool
+    hub: FakeHub, monkeypatch: Patch, tmp_path: Path, whole: bool
 ) -> None:
     hub.repositories["org/tiny"].gated = True
     monkeypatch.setenv("HF_TOKEN", " hf_right\n")
@@ -72,7 +73,7 @@ def test_a_range_is_asked_for_by_the_name_and_version_alone(hub: FakeHub) -> Non
     ],
 )  # fmt: skip
 def test_an_endpoint_that_is_none_or_holds_a_password_is_refused_and_not_shown(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, endpoint: str
+    monkeypatch: Patch, tmp_path: Path, endpoint: str
 ) -> None:
     use(monkeypatch, endpoint, tmp_path)
     with pytest.raises(HubError, match="HF_ENDPOINT") as error:
@@ -86,7 +87,7 @@ NO_TOKENS = ["hf_gehe\u00efm", "hf_\u2028geheim", "hf_ge heim", "hf_\x07geheim",
 @pytest.mark.parametrize("token", NO_TOKENS)
 @pytest.mark.parametrize("where", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "home/token"])
 def test_a_token_that_is_none_is_named_by_its_place(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, token: str, where: str
+    hub: FakeHub, monkeypatch: Patch, tmp_path: Path, token: str, where: str
 ) -> None:
     if where == "home/token":
         (tmp_path / "home").mkdir()
@@ -107,16 +108,14 @@ def test_a_tokens_file_that_is_a_folder(hub: FakeHub, tmp_path: Path) -> None:
         read()
 
 
-def test_the_token_stays_here_where_the_user_says_so(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_stays_here_where_the_user_says_so(hub: FakeHub, monkeypatch: Patch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_right")
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", True)
     read()
     assert {request.authorization for request in hub.requests} == {None}
 
 
-def test_a_callers_token_goes_before_the_users_and_into_no_pickle(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_callers_token_goes_before_the_users_and_into_no_pickle(hub: FakeHub, monkeypatch: Patch) -> None:
     hub.add("org/bert", files_of(CASE["bert"].folder), private=True)
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     with minibert.load_encoder("org/bert", token="hf_right") as encoder, minibert.load("org/bert", token="hf_right"):

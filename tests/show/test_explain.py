@@ -15,7 +15,7 @@ import checkpoints
 import encoders
 import numpy as np
 import pytest
-from command_line import Printed, ran
+from command_line import Patch, Printed, ran
 from fake_hub import hub_of
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -292,7 +292,7 @@ def test_shards_that_are_not_opened_stay_so(tmp_path: Path) -> None:
     assert facts(folder)["blocks on disk"].endswith(says)
 
 
-def test_from_the_hub_nothing_is_fetched_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_the_hub_nothing_is_fetched_for_it(tmp_path: Path, monkeypatch: Patch) -> None:
     folder = encoders.write(tmp_path / "tiny", "bert")
     with (
         hub_of(monkeypatch, tmp_path / "home", "someone/tiny", folder) as hub,
@@ -306,7 +306,7 @@ def test_from_the_hub_nothing_is_fetched_for_it(tmp_path: Path, monkeypatch: pyt
     assert told["blocks on disk"].endswith(" in 32 tensors")
 
 
-def test_the_identity_and_the_same_lines_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_identity_and_the_same_lines_as_json(tmp_path: Path, capsys: Printed) -> None:
     folder = REFERENCE / "sentences-dense"
     out, error = ran(capsys, "info", folder)
     lines, found = out.splitlines(), json.loads(ran(capsys, "info", folder, "--json")[0])
@@ -322,9 +322,7 @@ def test_the_identity_and_the_same_lines_as_json(tmp_path: Path, capsys: pytest.
     assert all(re.search(rf"\b{name}\b", about) for name in found)
 
 
-def test_an_identity_that_cannot_be_computed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_identity_that_cannot_be_computed(tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
     folder = checkpoints.write(tmp_path / "model", BERT | {"num_attention_heads": 5}, NAMED)
     assert re.search("\nidentity +not available: .*must be a multiple", ran(capsys, "info", folder)[0])
     with hub_of(monkeypatch, tmp_path / "home", "org/model", encoders.write(tmp_path / "hub", "bert")):

@@ -14,6 +14,7 @@ import encoders
 import numpy as np
 import pytest
 from checkpoints import BERT, change_json, same_bits, write, write_wordpiece
+from command_line import Patch, Printed
 from drawn import cosine
 from fake_hub import hub_of
 from hypothesis import example, given
@@ -243,9 +244,7 @@ def test_the_formulas_are_those_of_the_blocks(
     assert there | {"attention_scores", "softmax"} <= set(listed) and not not_there & set(listed)
 
 
-def test_a_text_that_makes_too_large_a_page_is_refused_before_it_is_computed(
-    minilm: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_that_makes_too_large_a_page_is_refused_before_it_is_computed(minilm: Path, monkeypatch: Patch) -> None:
     encoder = minibert.load_encoder(minilm)
     with monkeypatch.context() as patch:
         patch.setitem(vars(encoder), "trace", None)
@@ -280,9 +279,7 @@ def test_explain_writes_both_parts_of_a_whole_model(tmp_path: Path) -> None:
     assert target.read_text("utf-8") == alone, "no blocks are stored there"
 
 
-def test_blocks_on_the_hub_are_fetched_when_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_blocks_on_the_hub_are_fetched_when_asked_for(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     folder, target = encoders.write_with_words(tmp_path / "bert", "bert"), tmp_path / "page.html"
     with hub_of(monkeypatch, tmp_path / "home", "someone/tiny", folder):
         command = ["explain", "we lived", "--model", "someone/tiny", "--html", str(target)]

@@ -11,6 +11,7 @@ import encoders
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from command_line import Patch, Printed
 from drawn import normal
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -90,9 +91,7 @@ ADDENDS = {
 
 
 @pytest.mark.parametrize(("layer", "names"), ADDENDS.items(), ids=list(ADDENDS), indirect=["layer"])
-def test_the_addends_drawn_are_those_of_the_sum(
-    layer: EmbeddingLayer, names: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_addends_drawn_are_those_of_the_sum(layer: EmbeddingLayer, names: list[str], monkeypatch: Patch) -> None:
     drawn = {}
 
     def sum_steps(addends: dict[str, np.ndarray], normed: np.ndarray | None) -> plt.Axes:
@@ -160,7 +159,7 @@ def test_terms_are_in_percent_and_each_line_names_its_parts(gpt2: Encoder) -> No
     assert written == {(h, i): str(round(share)) for (i, h), share in np.ndenumerate(shares.reshape(9, -1))}
 
 
-def test_plot_attention_writes_a_picture(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_attention_writes_a_picture(folder: Path, tmp_path: Path, capsys: Printed) -> None:
     path = tmp_path / "attention.svg"
     command = ["plot", "attention", "--model", str(folder), "--text", BYTES, "-o", str(path)]
     assert main(command) == 0
