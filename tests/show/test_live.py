@@ -212,6 +212,8 @@ def test_a_head_gets_the_name_of_the_attention_that_is_planted(name: str, most: 
     found = named_kinds(weights[None, None], IDS, SEP, "[SEP]")
     assert found["names"] == [[name]]
     assert len(found["kinds"]) == len(found["shares"][0][0]) == 5
+    twice = np.array([2, 7, SEP, 8, 9, SEP])  # a separator is no word
+    assert named_kinds(weights[None, None], twice, SEP, "[SEP]")["shares"][0][0][3] is None
 
 
 def test_the_page_opens_at_its_state_and_is_saved_with_one(gpt2: Live) -> None:
