@@ -85,7 +85,7 @@ WINGS = {
         M("search", "search", "~(row <= scores[i, -1])", "row > scores[i, -1]"),
     )),
     "files": Wing("files", "files", (
-        M("headers", "checkpoint", "if len(entries) != len(pairs)", "if False"),
+        M("checkpoint", "checkpoint", "if len(entries) != len(pairs)", "if False"),
         M("checkpoint", "checkpoint", r".*[/\\:]", ".*[/]"),
         M("number_formats", "tables", ".max() >= _NOT_FINITE", ".max() > _NOT_FINITE"),
         M("tokenizer", "tokenizer", "(long, short) if first > second", "(long, short) if first >= second"),
@@ -99,11 +99,11 @@ WINGS = {
         M("secrets", "repository", 'if token and not re.fullmatch(r"[!-~]+", token)', "if False"),
     )),
     "commands": Wing("commands", "commands", (
-        M("answers_commands command_line", "common", "count < 1:", "count < 0:"),
+        M("refused", "common", "count < 1:", "count < 0:"),
         M("terminal", "common", "not (reads and stdin) and not (prints and stdout)", "not (reads and stdin)"),
         M("terminal", "common", r"\x7f-\x9f", r"\x7f"),
         M("interrupted", "../cli", "        if pressed:\n            return 128 + pressed[-1]\n", ""),
-        M("encode_command", "encode", "number += skipped <= number", "number += skipped < number"),
+        M("encode_command", "common", "number += skipped <= number", "number += skipped < number"),
     )),
     "serve": Wing("serve", "serve", (
         M("waiting", "app", "self.inside >= self.limits.waiting", "self.inside > self.limits.waiting"),
@@ -114,7 +114,8 @@ WINGS = {
     )),
     "bulk": Wing("bulk", "bulk", (
         M("bulk", "stored", 'elif meta["rows"] != ends[-1] + rows:', "elif False:"),
-        M("bulk", "stored", 'MAY_DIFFER = ("model_path",)', 'MAY_DIFFER = ("model_path", "model_sha256")'),
+        M("bulk", "stored", 'MAY_DIFFER = ("model_path", "truncated")',
+          'MAY_DIFFER = ("model_path", "truncated", "identity")'),
         M("bulk", "job", "        if now != before:", "        if False:"),
         M("texts", "texts", "{int, float} <= {*values}", "False"),
         M("texts", "texts", 'for line in lines), strict=True)', "for line in lines))"),
