@@ -136,59 +136,28 @@ def test_a_study_stands_on_the_site_as_it_was_run(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(course, "BUILT", tmp_path)
     text, pictures = course.study_page(name)
     command = course.explained(name)
-    assert (
-        text
-        == f"""# BERT's blocks
-
-[Open this page's code](../source/scripts/study/{name}.py.md) · {course.minutes(name)[0]} minutes to read, 2 exercises
-
-A block [`heads.py`](heads.py), [How the tables are learned](learning.py).
-
-```python
-x = 1
-x
-```
-
-```text
-1
-2
-```
-
-[![a (map)]({name}-1.png)]({name}-1.png)
-
-??? note "1 line of code"
-
-    ```python
-    long = 2
-    ```
-
-## To click through
-
-This page is what `{command}` writes. [Open it alone]({name}-live.html), on a phone too.
-
-<iframe class="live" src="{name}-live.html" title="a page to click through" loading="lazy"></iframe>
-
-## Exercises
-
-1. Why?
-2. How?
-
-## Answers
-
-??? success "Answer 1"
-
-    Because
-    of it.
-
-    ```python
-    y = 3
-    ```
-
-??? success "Answer 2"
-
-    So.
-"""
-    )
+    about = f"{course.minutes(name)[0]} minutes to read, 2 exercises"
+    assert text.rstrip("\n").split("\n\n") == [
+        "# BERT's blocks",
+        f"[Open this page's code](../source/scripts/study/{name}.py.md) · {about}",
+        "A block [`heads.py`](heads.py), [How the tables are learned](learning.py).",
+        "```python\nx = 1\nx\n```",
+        "```text\n1\n2\n```",
+        f"[![a (map)]({name}-1.png)]({name}-1.png)",
+        '??? note "1 line of code"',
+        "    ```python\n    long = 2\n    ```",
+        "## To click through",
+        f"This page is what `{command}` writes. [Open it alone]({name}-live.html), on a phone too.",
+        f'<iframe class="live" src="{name}-live.html" title="a page to click through" loading="lazy"></iframe>',
+        "## Exercises",
+        "1. Why?\n2. How?",
+        "## Answers",
+        '??? success "Answer 1"',
+        "    Because\n    of it.",
+        "    ```python\n    y = 3\n    ```",
+        '??? success "Answer 2"',
+        "    So.",
+    ]
     assert pictures == {f"{name}-1.png": b"png"}
     assert _opened("explain")[1].parse(shlex.split(command)[2:]).beside
     with pytest.raises(FileNotFoundError, match="sh scripts/study/build --new"):
@@ -226,55 +195,27 @@ def test_minutes_are_counted() -> None:
     assert course.each(course.minutes("1_input_layer")[1]) == "3 x 3, 3 x 6, 2 x 12"
 
 
-def test_a_docstring_becomes_lists_and_code(as_markdown: Callable[[str, list[str]], str]) -> None:
-    text = """Look rows up, with the same
-ids: not the argument.
-
-Rows go with their
-ids: not the argument either.
-
-table, rows     what is looked into
-"max"           the largest
-
-ids: which rows. Where none,
-no row is given.
-other: no argument.
-
->>> lookup(1,
-...        2)
-3
-and this is behind it
-
-Sources
-    A paper.
-    Another."""
-    made = """Look rows up, with the same ids: not the argument.
-
-Rows go with their
-ids: not the argument either.
-
-
-- `table`, `rows`: what is looked into
-
-- `"max"`: the largest
-
-
-- `ids`: which rows. Where none,
-no row is given.
-other: no argument.
-
-
-```pycon
->>> lookup(1,
-...        2)
-3
-and this is behind it
-```
-
-**Sources**
-
-- A paper.
-- Another."""
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("Look rows up, with the same\nids: no argument.", "Look rows up, with the same ids: no argument."),
+        ("Look.\n\nRows go with their\nids: no argument.", "Look.\n\nRows go with their\nids: no argument."),
+        (
+            'Look.\n\ntable, rows     what is looked into\n"max"           the largest',
+            'Look.\n\n\n- `table`, `rows`: what is looked into\n\n- `"max"`: the largest',
+        ),
+        (
+            "Look.\n\nids: which rows. Where none,\nno row is given.\nother: no argument.",
+            "Look.\n\n\n- `ids`: which rows. Where none,\nno row is given.\nother: no argument.",
+        ),
+        (
+            "Look.\n\n>>> lookup(1,\n...        2)\n3\nand this is behind it\n\nMore.",
+            "Look.\n\n\n```pycon\n>>> lookup(1,\n...        2)\n3\nand this is behind it\n```\n\nMore.",
+        ),
+        ("Look.\n\nSources\n    A paper.\n    Another.", "Look.\n\n**Sources**\n\n- A paper.\n- Another."),
+    ],
+)
+def test_a_docstring_becomes_lists_and_code(text: str, made: str, as_markdown: Callable[[str, list[str]], str]) -> None:
     assert as_markdown(text, ["ids", "table"]) == made
 
 
@@ -440,11 +381,6 @@ def test_vectors_from_before_an_upgrade_are_compared(minilm: Path, tmp_path: Pat
     assert run(block) == 0
     np.save(tmp_path / "before.npy", np.load(tmp_path / "before.npy")[:, ::-1])
     assert run(block.splitlines()[1]) == 1
-
-
-def test_each_page_begins_with_what_its_reader_can_do_then() -> None:
-    for name, text in whole_pages().items():
-        assert re.match(r"# .+\n\nAfter this page you \w+ [^\n]", text), name
 
 
 def test_the_requests_of_the_servers_page_are_answered(minilm: Path) -> None:
