@@ -42,6 +42,7 @@ BERT_SUM, GPT2_SUM = BLOCK + "output.sum", "h.{i}.attn.sum"
 TODAY = "layers.{i}.self_attn."
 _PLANTED = (
     _one("bert", "residual from before the norm", 0, BERT_SUM),
+    _one("bert", "activation gelu_new", 0, BLOCK + "intermediate.intermediate_act_fn"),
     _one("bert", "norm before instead of after", 1, *(BLOCK + path for path in (
         "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.LayerNorm",
         "intermediate.dense", "output.LayerNorm", "output.sum")), "hidden_states.2"),

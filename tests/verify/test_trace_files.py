@@ -219,35 +219,34 @@ def tree(folder: Path, value: object) -> Path:
     return folder
 
 
-def test_a_debugger_s_default_folder_is_refused_with_what_is_wrong(tmp_path: Path) -> None:
-    wanted = "printed tensors and no middle layers.*do_prune_layers=False, use_repr=False"
-    with pytest.raises(ValueError, match=wanted):
-        verify(MODEL, against=tree(tmp_path / "printed", ["tensor([[1, 2]])"]))
-
-
-def test_a_debugger_s_folder_of_another_model_is_refused(tmp_path: Path) -> None:
-    folder = tree(tmp_path / "other", "./ids.safetensors")
+@pytest.mark.parametrize(
+    ("value", "name", "other", "said"),
+    [
+        (["tensor([[1, 2]])"], "", "", "printed tensors and no middle layers.*do_prune_layers=False, use_repr=False"),
+        ("./ids.safetensors", "embeddings.word_embeddings", "wte", "expected a module embeddings.word_embeddings"),
+        ("./ids.safetensors", "input_ids", "attention_mask", "no input_ids or inputs_embeds of .*, only .'att"),
+    ],
+)
+def test_a_debugger_s_folder_is_refused_with_what_is_wrong(
+    value: object, name: str, other: str, said: str, tmp_path: Path
+) -> None:
+    """One as it writes it by default, one of another model, one without ids."""
+    folder = tree(tmp_path / "debugged", value)
     save_file({"data": np.array([[1, 2]])}, folder / "ids.safetensors")
     path = next(folder.glob("*.json"))
-    path.write_text(path.read_text("utf-8").replace("embeddings.word_embeddings", "wte"), "utf-8")
-    with pytest.raises(ValueError, match=re.escape("expected a module embeddings.word_embeddings")):
+    path.write_text(path.read_text("utf-8").replace(name, other), "utf-8")
+    with pytest.raises(ValueError, match=said):
         verify(MODEL, against=folder)
-    module = {"module_path": "BertModel"}
+
+
+def test_a_debugger_s_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    folder, module = tree(tmp_path / "debugged", ""), {"module_path": "BertModel"}
     given: list[object] = [[1], {"kwargs": [1]}, {"args": {"a": 1}}]
     inside = [{"children": [module | {"inputs": each}]} for each in given]
     for broken in ({"children": 3}, *({"inputs": each} for each in given), *inside):
-        path.write_text(json.dumps(module | broken), "utf-8")
+        next(folder.glob("*.json")).write_text(json.dumps(module | broken), "utf-8")
         with pytest.raises(ValueError):
             verify(MODEL, against=folder)
-
-
-def test_a_debugger_s_folder_without_ids_is_refused(tmp_path: Path) -> None:
-    folder = tree(tmp_path / "none", "./ids.safetensors")
-    save_file({"data": np.array([[1, 2]])}, folder / "ids.safetensors")
-    path = next(folder.glob("*.json"))
-    path.write_text(path.read_text("utf-8").replace("input_ids", "attention_mask"), "utf-8")
-    with pytest.raises(ValueError, match=re.escape("no input_ids or inputs_embeds of the whole model, only ['att")):
-        verify(MODEL, against=folder)
 
 
 def test_another_folder_says_what_is_expected(tmp_path: Path) -> None:
