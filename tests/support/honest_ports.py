@@ -109,7 +109,6 @@ HONEST: dict[str, Honest] = {
 
 QUERY, VALUE = "encoder.layer.1.attention.self.query", "encoder.layer.0.attention.self.value"
 ACT = "encoder.layer.1.intermediate.intermediate_act_fn"
-OWN, OTHER = (f"encoder.layer.{i}.output.dense" for i in (2, 0))
 
 
 def _relu(own: Any) -> Change:
