@@ -12,7 +12,7 @@ import pytest
 from ports import verify_part
 from reference_files import BY_NAME, CASES, Case, with_mistake
 
-from minibert.families.parts.plan import Step, run
+from minibert.families.parts.plan import run
 from minibert.verify.mistakes import MISTAKES
 from minibert.verify.mistakes.mistake import all_places, begin
 from minibert.verify.mistakes.mistake import with_mistake as steps_with
@@ -164,18 +164,3 @@ def test_a_mistake_that_cannot_be_computed_is_passed_over(tmp_path: Path) -> Non
     write_traces(tmp_path / "port.safetensors", inputs, traces)
     report = verify_part(str(case.folder), against=tmp_path / "port.safetensors")
     assert not report.passed and report.lines[-1].startswith("none of the ")
-
-
-def test_two_mistakes_at_once_fit_none(tmp_path: Path) -> None:
-    case = BY_NAME["bert"]
-    with case.layer() as layer:
-        inputs, (at,) = batches(layer), all_places(layer)
-        both: dict[str, Step] = {}
-        for mistake in MISTAKES:
-            if mistake.name in ("type rows left out", "eps 1e-05"):
-                both |= {step.key: step for step in mistake.wrong(at)}
-        traces = {kind: dict(run({**at.plan, **both}, begin(batch))) for kind, batch in inputs.items()}
-    write_traces(tmp_path / "port.safetensors", inputs, traces)
-    report = verify_part(str(case.folder), against=tmp_path / "port.safetensors")
-    assert not report.passed and report.matches == []
-    assert [line for line in report.lines if line.startswith("none of the ") and line.endswith("fits")]
