@@ -24,9 +24,9 @@ class Planted(NamedTuple):
     wrong: Mapping[str, str]  # key -> name
 
 
-def judged(planted: Planted, folder: Path, of: Path) -> Comparison:
-    """Judge the port by two batches; `of`: a folder of the model."""
-    return ports.judged(of, folder / "port.safetensors", loops.Port(of, planted.mistake, blocks=planted.blocks))
+def judged(planted: Planted, folder: Path) -> Comparison:
+    """Judge the port of a model's folder by two batches."""
+    return ports.judged(folder, loops.Port(folder, planted.mistake, blocks=planted.blocks))
 
 
 def _all(mistake: str, *paths: str) -> dict[str, str]:

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import encoders
 import numpy as np
 from head_files import HEAD_CASE
-from ports import verify_part
+from ports import arrays, verify_part
 from safetensors.numpy import load_file, save_file
 
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.reference import Reference
 from minibert.verify.report import Comparison
 from minibert.verify.subjects import EncoderSubject, encoder_batches
-from minibert.verify.traces import Traces, write_traces
+from minibert.verify.traces import Traces
 
 Change = Callable[[Any], Any]
 KINDS = ("plain", "left_pad", "long")  # in the long one a window shows
@@ -103,8 +103,7 @@ def judged(port: Planted, folder: Path, states_alone: bool = False) -> Compariso
     inputs, traces = ported(where, port)
     for kind in traces if states_alone else ():
         traces[kind] = {key: x for key, x in traces[kind].items() if key.startswith("hidden_states.")}
-    write_traces(folder / "port.safetensors", inputs, traces)
-    return verify_part(str(where), encoder=True, against=folder / "port.safetensors")
+    return verify_part(where, arrays(inputs, traces), encoder=True)
 
 
 # -- attention by hand, in the place of transformers' own function ------------------------------------------------

@@ -10,7 +10,7 @@ import loops
 import numpy as np
 import pytest
 from head_files import HEAD_CASE
-from ports import few, verify_part
+from ports import arrays, few, verify_part
 from test_formats import Narrow, written
 
 from minibert.families.parts.plan import Plan
@@ -22,7 +22,7 @@ from minibert.verify.mistakes.wrong_modules import ROUNDINGS
 from minibert.verify.places import Replay, narrowed, rounded_step
 from minibert.verify.report import OF_A_PORT, Comparison, over_kinds
 from minibert.verify.subjects import EncoderSubject
-from minibert.verify.traces import Traces, read_traces, write_traces
+from minibert.verify.traces import Traces, read_traces
 from minibert.verify.verify import verify
 
 FORMATS = ("float32", "float16", "bfloat16")
@@ -33,24 +33,21 @@ def right(folder: Path, form: str) -> tuple[Traces, Traces]:
     return written(folder, loops.Port(folder) if form == "float32" else Narrow(folder, form), form)
 
 
-def judged(folder: Path, path: Path, inputs: Traces, traces: Traces, form: str) -> Comparison:
-    write_traces(path, inputs, traces)
-    return verify_part(str(folder), encoder=True, against=path, format=form)
+def judged(folder: Path, inputs: Traces, traces: Traces, form: str) -> Comparison:
+    return verify_part(folder, arrays(inputs, traces), encoder=True, format=form)
 
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("what", FIRST)
 @pytest.mark.parametrize("number", [np.nan, -np.inf])
-def test_numbers_that_are_not_finite_never_pass(
-    what: str, form: str, number: float, folder: Path, tmp_path: Path
-) -> None:
+def test_numbers_that_are_not_finite_never_pass(what: str, form: str, number: float, folder: Path) -> None:
     """From block 0 on, in every batch but plain; the first one is the first difference, and named once."""
     inputs, traces = right(folder, form)
     named = [*traces["left_pad"]]
     for key in named[named.index("hidden_states.0") + 1 :]:
         if what == "all" or key.startswith("hidden_states"):
             traces["left_pad"][key] = np.full_like(traces["left_pad"][key], number)
-    report = judged(folder, tmp_path / "port.safetensors", inputs, traces, form)
+    report = judged(folder, inputs, traces, form)
     text = "\n".join(report.lines)
     assert not report.passed and report.rounding == "", text
     assert f"first difference: block 0, {FIRST[what]}, in left_pad;" in text
@@ -60,11 +57,11 @@ def test_numbers_that_are_not_finite_never_pass(
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_file_of_zeros_lacks_no_bias(form: str, folder: Path, tmp_path: Path) -> None:
+def test_a_file_of_zeros_lacks_no_bias(form: str, folder: Path) -> None:
     inputs, traces = right(folder, form)
     traces = {kind: {key: x * 0 if x.dtype.kind == "f" else x for key, x in trace.items()}
               for kind, trace in traces.items()}  # fmt: skip
-    report = judged(folder, tmp_path / "port.safetensors", inputs, traces, form)
+    report = judged(folder, inputs, traces, form)
     assert not report.passed
     assert report.mistakes == ["only zeros"], "\n".join(report.lines)
 
@@ -93,11 +90,11 @@ def narrow(folder: Path, form: str) -> tuple[Traces, Traces]:
     ],
 )
 def test_every_mistake_that_a_format_hides_is_listed(
-    name: str, form: str, hides: str, folders: dict[str, Path], tmp_path: Path
+    name: str, form: str, hides: str, folders: dict[str, Path]
 ) -> None:
     """A head's activation too, though the blocks would show the same mistake."""
     folder = HEAD_CASE[name].folder if name in HEAD_CASE else folders[name]
-    report = judged(folder, tmp_path / "port.safetensors", *narrow(folder, form), form)
+    report = judged(folder, *narrow(folder, form), form)
     assert report.passed, "\n".join(report.lines)
     (line,) = [line for line in report.lines if "such rounding can hide" in line]
     assert hides in report.hidden and all(mistake in line for mistake in report.hidden), line
@@ -194,7 +191,7 @@ def test_a_part_of_a_mistake_does_not_pass(
 @pytest.mark.parametrize("mistake", ["activation gelu_new", "no division by sqrt(head_dim)", "eps 0.001",
                                      "residual missing", "mask ignored", "softmax over the heads"])  # fmt: skip
 def test_in_a_format_half_of_a_mistake_passes_below_its_rounding_alone(
-    form: str, mistake: str, folders: dict[str, Path], tmp_path: Path
+    form: str, mistake: str, folders: dict[str, Path]
 ) -> None:
     """The report then names it in its last line."""
     with load_encoder(folders["bert"]) as encoder, np.errstate(all="ignore"):
@@ -202,6 +199,5 @@ def test_in_a_format_half_of_a_mistake_passes_below_its_rounding_alone(
         inputs = {kind: inputs[kind] for kind in ("plain", "left_pad")}
         (wrong,) = [each for each in MISTAKES if each.name == mistake]
         theirs, most = ported(encoder, inputs, wrong, 0.5, form)
-    write_traces(path := tmp_path / "port.safetensors", inputs, theirs)
-    report = verify_part(str(folders["bert"]), encoder=True, against=path, format=form)
+    report = judged(folders["bert"], inputs, theirs, form)
     assert not report.passed or (mistake in report.hidden and most < 0.02), "\n".join(report.lines)

@@ -15,7 +15,7 @@ import numpy as np
 import ports
 import pytest
 from command_line import Printed
-from ports import few, judged, verify_part
+from ports import arrays, judged, numbers, verify_part
 from reference_files import REFERENCE
 from test_formats import Narrow, written
 from vector_port import VectorPort, write
@@ -25,7 +25,7 @@ import minibert.verify
 from minibert.cli import main
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify import verify as verify_module
-from minibert.verify.traces import read_traces, write_traces
+from minibert.verify.traces import as_traces, read_traces, write_traces
 from minibert.verify.verify import verify
 
 KEYS = {"format", "passed", "model", "intermediates", "printed", "missing", "wrong_inputs", "texts", "matches", "local",
@@ -109,7 +109,7 @@ def test_a_name_that_is_empty_is_not_the_folder_that_we_are_in(option: str, fold
     assert "it is empty; name a file or a folder" in capsys.readouterr().err
 
 
-def test_a_hub_that_is_not_there_ends_with_3(capsys: Printed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_hub_that_is_not_there_ends_with_3(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     from minibert.errors import HubError
 
     def absent(*_: Any, **__: Any) -> None:
@@ -168,28 +168,20 @@ def test_json_of_vectors(tmp_path: Path, capsys: Printed) -> None:
 # -- the lines that a person reads -----------------------------------------------------------------------------------
 
 
-def ported(folder: Path, path: Path, mistake: str = "") -> Path:
-    with load_encoder(folder) as encoder:
-        inputs = few(encoder)
-    port = loops.Port(folder, mistake)
-    write_traces(path, inputs, {kind: port.run(batch) for kind, batch in inputs.items()})
-    return path
-
-
 def test_a_part_that_is_right_is_told_first(folder: Path, tmp_path: Path, capsys: Printed) -> None:
     """One missing key with its batch; the shell's words, and Python's."""
-    inputs, traces = read_traces(ported(folder, tmp_path / "whole.npz"))
+    inputs, traces = as_traces(numbers(folder, loops.Port(folder)), "")
     total = sum(map(len, traces.values()))
     traces = {kind: {key: x for key, x in named.items() if key in ("sum", "position_ids")}
               for kind, named in traces.items()}  # fmt: skip
-    write_traces(path := tmp_path / "part.npz", inputs, traces)
-    report = verify_part(str(folder), encoder=True, against=path)
+    report = verify_part(folder, arrays(inputs, traces), encoder=True)
     assert not report.passed
     assert report.lines[1] == f"4 of {total} compared, all right; {total - 4} missing; `only=` takes a part"
     (line,) = [line for line in report.lines if line.startswith("missing: ")]
     assert line.startswith("missing: embeddings.word_embeddings in all 2 batches, and ")
     assert report.lines[-1].endswith("to compare a part, name it by `only=`: position_ids sum")
     assert max(map(len, report.lines)) < 400
+    write_traces(path := tmp_path / "part.npz", inputs, traces)
     command = ["verify", str(folder), "--encoder", "--against", str(path), "--batches", "plain", "left_pad"]
     assert main(command) == 1
     out = capsys.readouterr().out
@@ -198,30 +190,29 @@ def test_a_part_that_is_right_is_told_first(folder: Path, tmp_path: Path, capsys
 
 def test_equal_lines_under_one_mistake_become_a_count(tmp_path: Path) -> None:
     folder = encoders.write(tmp_path / "bert", "bert", num_hidden_layers=5)
-    report = judged(folder, tmp_path / "port.safetensors", loops.Port(folder, "no division by sqrt(head_dim)"))
+    report = judged(folder, loops.Port(folder, "no division by sqrt(head_dim)"))
     assert report.matches == ["no division by sqrt(head_dim)"] and len(report.local) == 5
     lines = [line for line in report.lines if line.startswith("  block ")]
     assert len(lines) == 1 and "scores and 4 more modules by " in lines[0], lines
 
 
-def test_a_block_whose_maps_are_all_wrong_is_one_line(folder: Path, tmp_path: Path) -> None:
+def test_a_block_whose_maps_are_all_wrong_is_one_line(folder: Path) -> None:
     port = loops.Port(folder)
     for name, x in port.tensors.items():
         if "layer.1." in name and x.ndim == 2:
             port.tensors[name] = np.tanh(x * 3)
-    report = judged(folder, tmp_path / "port.safetensors", port)
+    report = judged(folder, port)
     lines = [line for line in report.lines if line.startswith("  block ")]
     assert len(report.local) == 6 and len(lines) == 1, report.lines
     assert lines[0].startswith("  block 1: encoder.layer.1.attention.self.query and 5 more modules by ")
 
 
-def test_under_a_format_legend_and_batches_are_its_own(folder: Path, tmp_path: Path) -> None:
+def test_under_a_format_legend_and_batches_are_its_own(folder: Path) -> None:
     """Every batch differs by more than float32 allows; one of them is wrong."""
     inputs, traces = written(folder, Narrow(folder, "float16"), "float16")
     key = "encoder.layer.0.output.dense"
     traces["left_pad"][key] = traces["left_pad"][key] * np.float32(1.1)
-    write_traces(path := tmp_path / "port.safetensors", inputs, traces)
-    report = verify_part(str(folder), encoder=True, against=path, format="float16")
+    report = verify_part(folder, arrays(inputs, traces), encoder=True, format="float16")
     text = "\n".join(report.lines)
     assert f"first difference: block 0, {key}, in left_pad; " in text
     assert "an rms error of at most 3 times that of our own computation in float16" in text
