@@ -28,12 +28,6 @@ BLOCK, LOOKS, LAYER = "encoder.layer.{i}.", "encoder.layer.{i}.attention.self.",
 HEADS = encoders.HEADS
 
 
-def tensors(port: loops.Port, change: Callable[[dict[str, Array]], None]) -> loops.Port:
-    port.tensors = {name: x.copy() for name, x in port.tensors.items()}
-    change(port.tensors)
-    return port
-
-
 def fits(report: Comparison, key: str) -> list[str]:
     assert not report.passed
     found = {each.key: each.fits for each in report.local}
@@ -84,38 +78,60 @@ def test_an_eps_of_tutorials_is_no_other_one(small: Path) -> None:
     assert judged(small, port).matches == ["eps 1e-08"]
 
 
-# -- linear maps, rows, activations ------------------------------------------------------------------------------
+# -- linear maps, rows, activations, scores, masks -----------------------------------------------------------------
 
 
-def test_rows_left_out_where_the_file_holds_zeros(folder: Path) -> None:
-    for name, kind in (("position", "position_embeddings"), ("type", "token_type_embeddings")):
+class Odd(loops.Port):
+    """A port with other tensors, scores times a factor of the block, or another mask."""
 
-        def zeroed(stored: dict[str, Array], kind: str = kind) -> None:
-            stored[f"embeddings.{kind}.weight"] *= 0
+    def __init__(self, folder: Path, **odd: Callable[[Any], Any]) -> None:
+        super().__init__(folder)
+        self.odd = odd
+        self.tensors |= odd.get("tensors", lambda stored: {})(self.tensors)
 
-        report = judged(folder, tensors(loops.Port(folder), zeroed))
-        assert fits(report, f"embeddings.{kind}") == [f"{name} rows left out"]
+    def looks(self, i: int, at: str, x: Array, kept: dict[str, Array]) -> list[Array]:
+        q, *others = super().looks(i, at, x, kept)
+        return [q * np.float32(self.odd.get("factor", lambda i: 1)(i)), *others]
 
-
-def test_a_buffer_read_with_the_other_shape(folder: Path) -> None:
-    path = BLOCK.format(i=1) + "intermediate.dense"
-
-    def reshaped(stored: dict[str, Array]) -> None:
-        rows, columns = stored[f"{path}.weight"].shape
-        stored[f"{path}.weight"] = stored[f"{path}.weight"].ravel().reshape(columns, rows).T
-
-    report = judged(folder, tensors(loops.Port(folder), reshaped))
-    assert fits(report, path) == ["weight's buffer read with the other shape"]
+    def block(self, i: int, x: Array, mask: Array, kept: dict[str, Array]) -> Array:
+        return super().block(i, x, self.odd.get("mask", lambda mask: mask)(mask), kept)
 
 
-def test_biases_of_queries_and_keys_exchanged(folder: Path) -> None:
-    def exchanged(stored: dict[str, Array]) -> None:
-        for i in range(encoders.DEPTH):
-            q, k = (f"{LOOKS.format(i=i)}{name}.bias" for name in ("query", "key"))
-            stored[q], stored[k] = stored[k], stored[q]
+def exchanged(stored: dict[str, Array]) -> dict[str, Array]:
+    """The biases of queries and keys."""
+    pairs = [[f"{LOOKS.format(i=i)}{name}.bias" for name in ("query", "key")] for i in range(encoders.DEPTH)]
+    return {one: stored[other] for q, k in pairs for one, other in ((q, k), (k, q))}
 
-    report = judged(folder, tensors(loops.Port(folder), exchanged))
-    assert report.matches == ["biases of queries and keys exchanged"]
+
+POSITIONS, TYPES = (f"embeddings.{name}_embeddings" for name in ("position", "token_type"))
+UP = BLOCK.format(i=1) + "intermediate.dense"
+# mistake -> the module that it fits, "" for the whole port, and what is odd
+ODD: dict[str, tuple[str, dict[str, Callable[[Any], Any]]]] = {
+    "position rows left out": (POSITIONS, {"tensors": lambda x: {f"{POSITIONS}.weight": 0 * x[f"{POSITIONS}.weight"]}}),
+    "type rows left out": (TYPES, {"tensors": lambda x: {f"{TYPES}.weight": 0 * x[f"{TYPES}.weight"]}}),
+    "weight's buffer read with the other shape": (
+        UP, {"tensors": lambda x: {f"{UP}.weight": (w := x[f"{UP}.weight"]).ravel().reshape(w.shape[::-1]).T}}),
+    "biases of queries and keys exchanged": ("", {"tensors": exchanged}),
+    "scores divided by the root of 64": ("", {"factor": lambda i: math.sqrt(4) / 8}),  # 1 / 8 for 1 / sqrt(4)
+    "mask taken as a length": ("attentions.0", {"mask": lambda x: (np.arange(len(x)) < x.sum()).astype(int)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_port_is_named(name: str, folder: Path) -> None:
+    key, odd = ODD[name]
+    report = judged(folder, Odd(folder, **odd))
+    named = fits(report, key) if key else report.matches
+    assert named == [name] or (key == "attentions.0" and name in named), "\n".join(report.lines)
+
+
+def test_scores_divided_by_the_number_of_the_block(tmp_path: Path) -> None:
+    """In block 1 the factor is 1 / sqrt(4 heads) too; block 2 tells them apart."""
+    folder = encoders.write(tmp_path / "bert", "bert", num_hidden_layers=3)
+    report = judged(folder, Odd(folder, factor=lambda i: 1 / (i + 1)))
+    for i in (1, 2):
+        assert fits(report, LOOKS.format(i=i) + "scores") == ["scores divided by block + 1"]
+    assert report.matches == ["scores divided by block + 1"]
 
 
 def test_relu6_is_not_relu(tmp_path: Path) -> None:
@@ -132,45 +148,6 @@ def test_relu6_is_not_relu(tmp_path: Path) -> None:
 
     report = judged(folder, Relu6(folder))
     assert report.matches == ["activation relu6"]
-
-
-# -- scores and masks --------------------------------------------------------------------------------------------
-
-
-class Scaled(loops.Port):
-    """Scores times a factor of the block."""
-
-    def __init__(self, folder: Path, factor: Callable[[int], float]) -> None:
-        super().__init__(folder)
-        self.factor = factor
-
-    def looks(self, i: int, at: str, x: Array, kept: dict[str, Array]) -> list[Array]:
-        q, *others = super().looks(i, at, x, kept)
-        return [q * np.float32(self.factor(i)), *others]
-
-
-def test_a_head_size_that_is_written_down(folder: Path) -> None:
-    """1 / 8 for 1 / sqrt(4)."""
-    report = judged(folder, Scaled(folder, lambda i: math.sqrt(4) / 8))
-    assert report.matches == ["scores divided by the root of 64"]
-
-
-def test_scores_divided_by_the_number_of_the_block(tmp_path: Path) -> None:
-    """In block 1 the factor is 1 / sqrt(4 heads) too; block 2 tells them apart."""
-    folder = encoders.write(tmp_path / "bert", "bert", num_hidden_layers=3)
-    report = judged(folder, Scaled(folder, lambda i: 1 / (i + 1)))
-    for i in (1, 2):
-        assert fits(report, LOOKS.format(i=i) + "scores") == ["scores divided by block + 1"]
-    assert report.matches == ["scores divided by block + 1"]
-
-
-def test_a_mask_taken_as_a_length(folder: Path) -> None:
-    class Length(loops.Port):
-        def block(self, i: int, x: Array, mask: Array, kept: dict[str, Array]) -> Array:
-            return super().block(i, x, (np.arange(len(mask)) < mask.sum()).astype(int), kept)
-
-    report = judged(folder, Length(folder))
-    assert "mask taken as a length" in fits(report, "attentions.0")
 
 
 # -- rotation ----------------------------------------------------------------------------------------------------
