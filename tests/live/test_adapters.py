@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import Patch
+from command_line import Patch, Printed
 from limits import CHILD_SECONDS
 from needed import absent, missing
 from served import opened, served
@@ -104,7 +104,7 @@ def test_an_adapter_finds_the_nearest_text(name: str, minilm: Path, tmp_path: Pa
     assert (done.returncode, done.stdout) == (0, f"{NEAREST}\n"), done.stderr
 
 
-def test_openais_client_works_unchanged(minilm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_openais_client_works_unchanged(minilm: Path, capsys: Printed) -> None:
     """Its vectors: test_clients.py; what it is refused with: tests/serve."""
     if absent("openai", "starlette", "uvicorn"):
         missing("openai or the server not installed; both are in the extra `adapters`")

@@ -18,6 +18,7 @@ import pytest
 import seeded
 import training as study_training
 from checkpoints import change_json
+from command_line import Patch
 from encoder_files import CASE, copied, off
 from head_files import HEAD_CASE, HEAD_CASES, HeadCase
 from needed import module_of
@@ -79,7 +80,7 @@ class Opened(Reference):
 
 
 @pytest.fixture(autouse=True)
-def _kept_open(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _kept_open(monkeypatch: Patch) -> Iterator[None]:
     monkeypatch.setattr("minibert.verify.verify.Reference", Opened)
     yield
     if "last" in vars(Opened):
@@ -301,9 +302,7 @@ def test_transformers_opens_the_study_s_models(study: Any) -> None:
     ("name", "mistake"),
     [("bert", "variance divided by dim - 1"), ("convbert", "rows added in the other order")],
 )
-def test_an_input_layer_that_makes_a_mistake_is_found_out(
-    name: str, mistake: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_input_layer_that_makes_a_mistake_is_found_out(name: str, mistake: str, monkeypatch: Patch) -> None:
     case = BY_NAME[name]
     with case.layer() as layer:
         monkeypatch.setattr(Reference, "trace", lambda self, inputs: with_mistake(layer, mistake, inputs))
@@ -314,15 +313,13 @@ def test_an_input_layer_that_makes_a_mistake_is_found_out(
 # -- tokenizers and the committed files --------------------------------------------------------------------------
 
 
-def test_ids_of_the_reference_s_tokenizer_are_compared(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_of_the_reference_s_tokenizer_are_compared(minilm: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(Reference, "tokenize", lambda self, text: np.array([[101, 7592, 102]]))
     report = verify(str(minilm), ["We lived"])
     assert not report.passed and any("input_ids" in line for line in report.lines)
 
 
-def test_a_tokenizer_that_cannot_be_opened_there_is_no_difference_and_is_told(
-    minilm: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tokenizer_that_cannot_be_opened_there_is_no_difference_and_is_told(minilm: Path, monkeypatch: Patch) -> None:
     import transformers
 
     def cannot(*_: object, **__: object) -> None:

@@ -11,6 +11,7 @@ import distilled
 import numpy as np
 import pytest
 from checkpoints import VOCAB, numbers
+from command_line import Patch
 from many_texts import many_texts
 from needed import absent, missing, need_sentence_transformers
 from reference_files import REFERENCE
@@ -160,7 +161,7 @@ ROWS_TOLERANCE = 1e-4
 ROUNDED = 2**-10  # a vector's number in float16, which both libraries compute with
 
 
-def theirs(folder: Path, dims: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Array]:
+def theirs(folder: Path, dims: int, monkeypatch: Patch) -> tuple[Any, Array]:
     """model2vec's static model, and its rows before they are rounded."""
     if absent("skeletoken"):
         missing("skeletoken not installed; it is in the extra `reference`")
@@ -181,7 +182,7 @@ def ours(folder: Path, dims: int) -> tuple[list[str], Array]:
     return made.tokens, found * sif_weights(zipf_probabilities(len(found)))[:, None]
 
 
-def compare(folder: Path, dims: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def compare(folder: Path, dims: int, monkeypatch: Patch) -> None:
     model, expected = theirs(folder, dims, monkeypatch)
     tokens, rows = ours(folder, dims)
     assert tokens == list(model.tokens)
@@ -190,7 +191,7 @@ def compare(folder: Path, dims: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", distilled.KINDS)
-def test_rows_are_model2vec_s_signs_included(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_model2vec_s_signs_included(kind: str, tmp_path: Path, monkeypatch: Patch) -> None:
     compare(distilled.write(tmp_path / kind, kind), 8, monkeypatch)
 
 

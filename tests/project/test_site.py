@@ -21,6 +21,7 @@ import distilled
 import numpy as np
 import pytest
 import word_models
+from command_line import Patch, Printed
 from limits import CHILD_SECONDS
 from needed import module_of
 from notebooks import TITLES
@@ -78,7 +79,7 @@ def hooks(name: str = "hooks") -> ModuleType:
 
 
 @pytest.fixture
-def as_markdown(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[str]], str]:
+def as_markdown(monkeypatch: Patch) -> Callable[[str, list[str]], str]:
     # what reads the docstrings for the site is not in this environment; how they are written needs none of it
     monkeypatch.setitem(sys.modules, "griffe", ModuleType("griffe"))
     monkeypatch.setattr("griffe.Extension", object, raising=False)
@@ -119,7 +120,7 @@ def cell(source: str, *outputs: dict[str, Any], tags: tuple[str, ...] = ()) -> d
     return {"cell_type": kind, "source": [source], "metadata": {"tags": tags}, "outputs": outputs}
 
 
-def test_a_study_stands_on_the_site_as_it_was_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_stands_on_the_site_as_it_was_run(tmp_path: Path, monkeypatch: Patch) -> None:
     name = "006_blocks"
     picture = {"data": {"image/png": "cG5n", "text/plain": "a [map]"}}
     cells = [
@@ -335,7 +336,7 @@ def test_every_command_that_a_page_shows_is_one() -> None:
 
 @pytest.mark.parametrize("page", ["index", "student", "verifier", "embedder"])
 def test_the_commands_of_a_first_page_run(
-    page: str, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: str, minilm: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINIBERT_MODEL", str(minilm))
@@ -393,7 +394,7 @@ def test_the_requests_of_the_servers_page_are_answered(minilm: Path) -> None:
 
 
 @pytest.mark.parametrize("page", MOVING, ids=lambda page: page.stem)
-def test_the_new_calls_run(page: Path, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_new_calls_run(page: Path, minilm: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     for _, new in pairs(page, models(minilm, tmp_path)):
@@ -402,9 +403,7 @@ def test_the_new_calls_run(page: Path, minilm: Path, tmp_path: Path, monkeypatch
 
 @pytest.mark.reference
 @pytest.mark.parametrize("page", MOVING, ids=lambda page: page.stem)
-def test_old_and_new_calls_give_the_same(
-    page: Path, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_and_new_calls_give_the_same(page: Path, minilm: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     theirs: dict[str, Any] = {}
     ours: dict[str, Any] = {}

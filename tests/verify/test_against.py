@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import Printed
 from ports import BERT, ported, saved
 from reference_files import BY_NAME, CASES, Case
 from safetensors.numpy import load_file
@@ -36,7 +37,7 @@ def test_the_reference_s_own_file_passes(case: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "opt", "xlm", "t5-decoder", "electra"])
-def test_what_save_writes_against_accepts(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_save_writes_against_accepts(name: str, tmp_path: Path, capsys: Printed) -> None:
     case = BY_NAME[name]
     target = tmp_path / "trace.safetensors"
     arguments = ["verify", "--model", str(case.folder), "--side", case.side]
@@ -68,7 +69,7 @@ def test_what_save_writes_against_accepts(name: str, tmp_path: Path, capsys: pyt
     ],
 )
 def test_a_difference_is_found_named_and_ends_with_1(
-    key: str, change: float, verdict: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    key: str, change: float, verdict: str, tmp_path: Path, capsys: Printed
 ) -> None:
     arrays = saved()
     value = arrays[key].copy()
@@ -211,9 +212,7 @@ def test_a_text_s_ids_are_the_tokenizer_s(minilm: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "key", sorted(key for key in saved() if key.startswith(("plain|", "types|")) and "|inputs|" not in key)
 )
-def test_an_intermediate_that_is_missing_anywhere_fails(
-    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_intermediate_that_is_missing_anywhere_fails(key: str, tmp_path: Path, capsys: Printed) -> None:
     arrays = saved()
     value, total = arrays.pop(key), sum("|inputs|" not in name for name in arrays)
     kind, name = key.split("|")
@@ -249,7 +248,7 @@ def test_a_batch_with_inputs_alone_is_missing_and_one_that_is_not_there_fails_un
     assert report.lines[-1] == "passed as far as it goes; not compared: types (whether token_type_ids are read)"
 
 
-def test_only_compares_a_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_compares_a_part(tmp_path: Path, capsys: Printed) -> None:
     arrays = saved()
     done = ("position_ids", "sum")
     part = {key: value for key, value in arrays.items() if "|inputs|" in key or key.split("|")[1] in done}
@@ -270,7 +269,7 @@ def test_only_compares_a_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert verify(str(BERT.folder), against=tmp_path / "port.safetensors", only=["position_ids"]).passed
 
 
-def test_only_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_that_cannot_be(tmp_path: Path, capsys: Printed) -> None:
     path = ported(saved(), tmp_path)
     arguments = ["verify", "--model", str(BERT.folder), "--against", str(path), "--only"]
     assert main([*arguments, "sum", "embeddings.LayerNrm"]) == 2
@@ -292,7 +291,7 @@ def test_only_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 # -- one file for both ---------------------------------------------------------------------------------------------
 
 
-def test_a_port_s_numbers_are_not_saved_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_s_numbers_are_not_saved_over(tmp_path: Path, capsys: Printed) -> None:
     path, other = ported(saved(), tmp_path), tmp_path / "other.safetensors"
     other.symlink_to(path)
     before = path.read_bytes()
@@ -326,12 +325,12 @@ def test_another_model_s_trace_fails(tmp_path: Path) -> None:
     assert report.lines[-1] == "not passed: nothing was compared; is this a trace of another model?"
 
 
-def test_a_trace_has_one_of_two_endings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_has_one_of_two_endings(tmp_path: Path, capsys: Printed) -> None:
     assert main(["verify", "--model", str(BERT.folder), "--save", str(tmp_path / "trace.npy")]) == 2
     assert "must end in .safetensors" in capsys.readouterr().err
 
 
-def test_texts_are_a_batch_each(minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_are_a_batch_each(minilm: Path, tmp_path: Path, capsys: Printed) -> None:
     target = str(tmp_path / "trace.safetensors")
     texts = ["We lived above the clouds", ""]
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")

@@ -12,6 +12,7 @@ import loops
 import numpy as np
 import pytest
 import vector_port
+from command_line import Patch
 from ports import arrays, few, verify_part
 from safetensors.numpy import load_file, save_file
 
@@ -151,7 +152,7 @@ class Quantized(loops.Port):
 
 
 @pytest.fixture
-def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def wide(tmp_path: Path, monkeypatch: Patch) -> Path:
     """A BERT of sentences whose rows are two blocks of 32 numbers."""
     for name, size in (("DIM", 64), ("WIDTH", 64), ("DEPTH", 1)):
         monkeypatch.setattr(encoders, name, size)

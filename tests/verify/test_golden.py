@@ -16,6 +16,7 @@ import encoders
 import numpy as np
 import planted_vectors
 import pytest
+from command_line import Patch
 from encoder_files import CASE
 from needed import module_of
 from reference_files import REFERENCE, with_mistake
@@ -168,9 +169,7 @@ def recipe(word: str) -> str:
     return code
 
 
-def test_what_llama_cpp_and_candle_write_is_read_by_the_page_s_recipes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_llama_cpp_and_candle_write_is_read_by_the_page_s_recipes(tmp_path: Path, monkeypatch: Patch) -> None:
     """The files hold what a right port computes, under the names of the page: Rust is not run, its names are read."""
     folder, names = encoders.write(tmp_path / "model", "bert"), {"Qcur": "self.query", "kqv_out": "self.context"}
     names |= {"Kcur": "self.key", "Vcur": "self.value"}
@@ -197,7 +196,7 @@ def test_what_llama_cpp_and_candle_write_is_read_by_the_page_s_recipes(
             assert found.passed == (sign > 0) and {d.key for d in found.compared} == {*only}
 
 
-def test_the_page_s_five_lines_ask_a_server_for_its_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_s_five_lines_ask_a_server_for_its_vectors(tmp_path: Path, monkeypatch: Patch) -> None:
     asked = list[dict[str, Any]]()
 
     class Answers(BaseHTTPRequestHandler):

@@ -12,6 +12,7 @@ import loops
 import numpy as np
 import planted_loops
 import pytest
+from command_line import Patch
 from head_files import HEAD_CASE
 from ports import arrays, by_steps, few, numbers, verify_part
 
@@ -190,9 +191,7 @@ def test_a_mistake_at_one_of_two_residuals_is_not_the_mistake_at_both(which: str
     assert not report.passed and report.matches == []
 
 
-def test_a_mistake_is_named_where_the_port_rounds_less_than_we_do(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_is_named_where_the_port_rounds_less_than_we_do(folders: dict[str, Path], monkeypatch: Patch) -> None:
     """In real models a port's error may be smaller than ours: its size decides then, not the tolerance alone."""
     port = loops.Port(folders["bert"], "activation gelu_new", np.float64)
     found = numbers(folders["bert"], port)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import Patch, Printed
 from fake_hub import FakeHub, quick_pauses, refused, status, use
 from printed_models import (
     FACTS,
@@ -44,7 +45,7 @@ BERT = BY_NAME["bert"]
 LOOKUPS = ("embeddings.word_embeddings", "embeddings.token_type_embeddings", "embeddings.position_embeddings")
 
 
-def test_nothing_to_compare_with(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_to_compare_with(capsys: Printed) -> None:
     assert main(["verify", "--model", str(BERT.folder)]) == 2
     said = capsys.readouterr().err
     assert "torch and transformers are not installed" in said
@@ -153,7 +154,7 @@ def test_printed_rows_are_checked_to_half_a_unit(planted: Path) -> None:
 
 
 def test_a_model_with_other_numbers_fails_and_says_what_was_compared(
-    planted: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    planted: Path, capsys: Printed, monkeypatch: Patch
 ) -> None:
     """Rows as printed, but the zeros of the rest of each row show in the norm."""
     assert main(["verify", "--model", str(planted)]) == 1
@@ -164,9 +165,7 @@ def test_a_model_with_other_numbers_fails_and_says_what_was_compared(
     assert re.search(r"^embeddings.LayerNorm +\d+ .* DIFFERENT$", said, re.MULTILINE)
 
 
-def test_where_the_reference_runs_it_alone_decides(
-    planted: Path, minilm: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_reference_runs_it_alone_decides(planted: Path, minilm: Path, monkeypatch: Patch) -> None:
     """Neither a folder's name nor its numbers promise anything then."""
     monkeypatch.setattr(verify_module, "installed", lambda: True)
     monkeypatch.setattr(verify_module, "Reference", lambda *_, **__: object())
@@ -178,7 +177,7 @@ def test_where_the_reference_runs_it_alone_decides(
         ]
 
 
-def test_other_ids_than_printed_fail(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ids_than_printed_fail(planted: Path, monkeypatch: Patch) -> None:
     """Every number may be right: the tokenizer is another one."""
     values = only_lookups(printed_of("bert-base-uncased"))
     wrong = {**values, "texts": [{"text": "we lived", "input_ids": [1, 2]}]}
@@ -210,7 +209,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> dict[str,
 
 
 @pytest.fixture
-def hub(folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+def hub(folders: dict[str, Path], tmp_path: Path, monkeypatch: Patch) -> Iterator[FakeHub]:
     quick_pauses(monkeypatch)
     with FakeHub() as hub:
         for seed in SEEDS:
@@ -220,7 +219,7 @@ def hub(folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture
-def rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def rows_alone(monkeypatch: Patch) -> None:
     """Of the printed numbers those that are a table's own, which the made-up models can have right."""
     found = printed.find
 
@@ -232,7 +231,7 @@ def rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("rows_alone")
-def test_both_pass_for_a_fraction_of_a_megabyte_each(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_pass_for_a_fraction_of_a_megabyte_each(hub: FakeHub, capsys: Printed) -> None:
     assert main(["verify", "--seeds"]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[-2:] == ["bert-base-uncased: passed", "gpt2: passed"]
@@ -280,9 +279,7 @@ def test_other_sizes_are_no_pass(hub: FakeHub, folders: dict[str, Path]) -> None
     assert report.ran and not report.passed and "its sizes are not those" in report.lines[-1]
 
 
-def test_without_a_network_nothing_is_a_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_network_nothing_is_a_pass(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     quick_pauses(monkeypatch)
     use(monkeypatch, refused(), tmp_path)
     assert main(["verify", "--seeds"]) == NO_HUB == 3
@@ -296,9 +293,7 @@ def test_without_a_network_nothing_is_a_pass(
 
 @pytest.mark.usefixtures("rows_alone")
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
-def test_one_that_cannot_be_had_is_not_covered_by_the_other(
-    file: str, hub: FakeHub, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_that_cannot_be_had_is_not_covered_by_the_other(file: str, hub: FakeHub, capsys: Printed) -> None:
     """Also where the Hub fails halfway, after the config."""
     hub.misbehave(rf"gpt2/.*{file}", status(503))
     assert main(["verify", "--seeds"]) == NO_HUB
@@ -311,6 +306,6 @@ def test_a_difference_says_more_than_what_was_not_run(hub: FakeHub) -> None:
 
 
 @pytest.mark.parametrize("other", [["gpt2"], ["-m", "gpt2"], ["--texts", "a"], ["--revision", "main"]])
-def test_it_names_its_own_models(other: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_names_its_own_models(other: list[str], capsys: Printed) -> None:
     assert main(["verify", "--seeds", *other]) == 2
     assert "--seeds names its own models and commits" in capsys.readouterr().err

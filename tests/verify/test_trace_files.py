@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import Printed, error_of
+from command_line import Patch, Printed, error_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -260,7 +260,7 @@ def test_an_array_of_texts_or_objects_is_no_number() -> None:
         read_against({"plain|sum": np.array(["a"])})
 
 
-def test_without_onnx_what_to_install_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_onnx_what_to_install_is_said(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: None)
     (tmp_path / "model.onnx").touch()
     with pytest.raises(ImportError, match="'onnx>="):

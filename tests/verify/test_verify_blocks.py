@@ -9,6 +9,7 @@ from pathlib import Path
 import encoders
 import numpy as np
 import pytest
+from command_line import Patch, Printed
 from ports import arrays, few, ported, verify_part
 from reference_files import REFERENCE
 from safetensors.numpy import load_file
@@ -38,7 +39,6 @@ verify_encoder = partial(verify_part, encoder=True)
 
 SQUARE = ("scores", *(f"attentions.{i}" for i in range(encoders.DEPTH)))  # as large as the square of a text's length
 
-Printed = pytest.CaptureFixture[str]
 WITH_DECODER = ("t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus")
 
 
@@ -354,7 +354,7 @@ def test_a_published_model_is_compared_with_what_ships(minilm: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_wrong_encoder_does_not_pass_what_ships(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_encoder_does_not_pass_what_ships(minilm: Path, monkeypatch: Patch) -> None:
     """The float64 that is compared with has the same mistake, and yet it is found."""
     attend, feed = BERT_BLOCKS.parts
     row = replace(BERT_BLOCKS, parts=(replace(attend, work=replace(attend.work, scale=lambda *_: 0.17)), feed))

@@ -14,7 +14,7 @@ import loops
 import numpy as np
 import ports
 import pytest
-from command_line import Printed
+from command_line import Patch, Printed
 from ports import arrays, judged, numbers, verify_part
 from reference_files import REFERENCE
 from test_formats import Narrow, written
@@ -109,7 +109,7 @@ def test_a_name_that_is_empty_is_not_the_folder_that_we_are_in(option: str, fold
     assert "it is empty; name a file or a folder" in capsys.readouterr().err
 
 
-def test_a_hub_that_is_not_there_ends_with_3(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_is_not_there_ends_with_3(capsys: Printed, monkeypatch: Patch) -> None:
     from minibert.errors import HubError
 
     def absent(*_: Any, **__: Any) -> None:
@@ -237,9 +237,7 @@ def test_at_most_five_texts_stand_with_their_tokens(tmp_path: Path) -> None:
     assert report.lines[at + 5].split()[2] == str(longest)
 
 
-def test_what_was_saved_and_not_compared_ends_with_the_file(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_saved_and_not_compared_ends_with_the_file(folder: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("minibert.verify.verify.installed", lambda: False)
     report = verify(str(folder), encoder=True, save=(path := tmp_path / "trace.npz"))
     assert report.passed and report.lines[-1].endswith(f"batches to {path}")

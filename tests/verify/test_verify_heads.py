@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import ports
 import pytest
+from command_line import Printed
 from encoder_files import CASE, copied
 from head_files import HEAD_CASE, HEAD_CASES, HeadCase
 from ports import by_steps, verify_part
@@ -114,7 +115,7 @@ def test_a_base_model_s_word_table_is_no_head(tmp_path: Path) -> None:
     assert not [name for name in load_file(tmp_path / "own.safetensors") if name.endswith("logits")]
 
 
-def test_without_a_head_nothing_is_said_of_logits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_head_nothing_is_said_of_logits(tmp_path: Path, capsys: Printed) -> None:
     command = ["verify", "--encoder", "--model", str(CASE["bert-base"].folder)]
     assert main([*command, "--save", str(tmp_path / "own.safetensors")]) == 0
     assert "logits" not in capsys.readouterr().out
