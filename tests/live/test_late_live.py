@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from checkpoints import write_wordpiece
 from many_texts import many_texts
-from needed import need_sentence_transformers
+from needed import need_sentence_transformers, opened_there
 from reference_files import REFERENCE
 
 import minibert
@@ -27,17 +27,13 @@ VECTORS = 1e-5  # relative to the larger of 1 and the vector's length; measured:
 FOLDERS = sorted(folder.name for folder in REFERENCE.glob("late-*"))
 TEXTS = [text[:200] for text in many_texts(44)] + ["the", "we lived above the clouds", "!?", "a b c d e f g h i j"]
 SETTINGS, TRANSFORMER = "config_sentence_transformers.json", "sentence_bert_config.json"
-Model = Any
 
 
-def both(folder: Path) -> tuple[Model, minibert.Encoder]:
-    need_sentence_transformers()
-    from sentence_transformers import MultiVectorEncoder
-
-    return MultiVectorEncoder(str(folder), device="cpu"), minibert.load_encoder(folder)
+def both(folder: Path) -> tuple[Any, minibert.Encoder]:
+    return opened_there(folder, "MultiVectorEncoder"), minibert.load_encoder(folder)
 
 
-def compare(theirs: Model, ours: minibert.Encoder, texts: list[str]) -> None:
+def compare(theirs: Any, ours: minibert.Encoder, texts: list[str]) -> None:
     for method in ("encode_query", "encode_document", "encode"):
         want, found = (getattr(theirs, method)(texts, convert_to_numpy=True), getattr(ours, method)(texts))
         alone = [getattr(ours, method)(text) for text in texts]

@@ -13,7 +13,7 @@ import pytest
 from checkpoints import VOCAB, numbers
 from command_line import Patch
 from many_texts import many_texts
-from needed import absent, missing, need_sentence_transformers
+from needed import absent, missing, need_sentence_transformers, opened_there
 from reference_files import REFERENCE
 from safetensors.numpy import load_file
 
@@ -42,12 +42,6 @@ def tokenizer(minilm: Path) -> Any:
     found = Tokenizer.from_file(str(minilm / "tokenizer.json"))
     found.no_padding()
     return found
-
-
-def sentence_transformer(folder: Path) -> Any:
-    from sentence_transformers import SentenceTransformer
-
-    return SentenceTransformer(str(folder), device="cpu")
 
 
 def away(found: Array, want: Array) -> float:
@@ -85,10 +79,10 @@ def test_folders_of_model2vec(tmp_path: Path, minilm: Path, kind: str, quantized
     assert away(ours.encode(texts)[odd], theirs.encode(texts)[odd]) > 0.01
     if kind == "int8" and not quantized:  # with weights they become floats there
         with pytest.raises((RuntimeError, TypeError)):
-            sentence_transformer(tmp_path / "model")
+            opened_there(tmp_path / "model")
         return
     some = [i for i, own in enumerate(ids) if own]
-    want = np.asarray(sentence_transformer(tmp_path / "model").encode(texts), "f4")
+    want = np.asarray(opened_there(tmp_path / "model").encode(texts), "f4")
     assert away(ours.encode(texts)[some], want[some]) <= (EXACT if quantized else exact)  # with weights in float32
 
 
@@ -141,13 +135,11 @@ def test_truncation_on_both_sides(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [{}, {"default_route": "query"}, {"default_route": None}])
 def test_routes_of_a_sparse_encoder(tmp_path: Path, change: dict[str, Any]) -> None:
     """Each task's vectors, and those of a text without a task."""
-    from sentence_transformers import SparseEncoder
-
     folder = shutil.copytree(REFERENCE / "uses-sparse-router", tmp_path / "model")
     router = json.loads((folder / "router_config.json").read_text(encoding="utf-8"))
     router["parameters"] |= change
     (folder / "router_config.json").write_text(json.dumps(router), encoding="utf-8")
-    texts, theirs, ours = many_texts(150), SparseEncoder(str(folder), device="cpu"), minibert.load_encoder(folder)
+    texts, theirs, ours = many_texts(150), opened_there(folder, "SparseEncoder"), minibert.load_encoder(folder)
     for mine, other in (("encode_query",) * 2, ("encode_document",) * 2, ("encode_sparse", "encode")):
         want = getattr(theirs, other)(texts, convert_to_sparse_tensor=False).numpy()
         dense = np.zeros_like(want)
@@ -198,7 +190,6 @@ def test_rows_are_model2vec_s_signs_included(kind: str, tmp_path: Path, monkeypa
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "xlm-roberta"])
 def test_other_programs_open_the_folder_and_all_give_the_mean_of_its_rows(kind: str, tmp_path: Path) -> None:
     from model2vec import StaticModel
-    from sentence_transformers import SentenceTransformer
     from tokenizers import Tokenizer
 
     with minibert.load_encoder(distilled.write(tmp_path / kind, kind)) as encoder:
@@ -210,7 +201,7 @@ def test_other_programs_open_the_folder_and_all_give_the_mean_of_its_rows(kind: 
     some = [text for text in some if reader.encode(text).ids]  # of nothing float16 gives NaN in both libraries
     ids = [reader.encode(text).ids for text in some]
     expected = normalized(np.array([rows[each].mean(axis=0) for each in ids]))
-    found = SentenceTransformer(str(folder), device="cpu").encode(some)
+    found = opened_there(folder).encode(some)
     assert found.shape == expected.shape and np.abs(found - expected).max() <= ROUNDED
     with minibert.load_encoder(folder) as made:
         assert np.abs(made.encode(some) - expected).max() <= 2e-6

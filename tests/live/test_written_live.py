@@ -11,7 +11,7 @@ import encoders
 import numpy as np
 import pytest
 from command_line import Patch, Printed
-from reference_files import REFERENCE
+from reference_files import REFERENCE, recipe
 
 from minibert.cli import main
 from minibert.verify.verify import verify
@@ -19,11 +19,6 @@ from minibert.verify.verify import verify
 pytestmark = pytest.mark.reference
 PAGE = (REFERENCE / "GOLDEN.md").read_text(encoding="utf-8")
 QUERY, DENSE = "encoder.layer.1.attention.self.query", "encoder.layer.0.intermediate.dense"
-
-
-def recipe(word: str) -> str:
-    (code,) = [found for found in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if word in found]
-    return code
 
 
 def run(code: str, change: Callable[[Any], None] | None = None) -> dict[str, Any]:

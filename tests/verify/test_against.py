@@ -90,18 +90,18 @@ INPUTS = sorted(key for key in saved() if "|inputs|" in key)
 
 
 @pytest.mark.parametrize("key", INPUTS)
-def test_an_input_that_is_missing_or_differs_fails(key: str, tmp_path: Path) -> None:
+def test_an_input_that_is_missing_or_differs_fails(key: str) -> None:
     """The numbers may be right: what the port was given cannot be known. A batch of other inputs is not compared."""
     arrays, kind = saved(), key.split("|")[0]
     right, other = arrays.pop(key), saved()[key].copy()
-    report = verify(str(BERT.folder), against=ported(arrays, tmp_path))
+    report = verify(str(BERT.folder), against=arrays)
     assert not report.passed and report.wrong_inputs == [f"{key} is missing"] and f"{key} is missing" in report.lines
     assert report.lines[-1].startswith(
         "not passed: 1 of the inputs is missing or differs; copy them from a file that `verify` saved"
     )
     assert all(d.passes for d in report.compared) and report.matches == []
     other[(-1,) * other.ndim] += 1
-    report = verify(str(BERT.folder), against=ported(arrays | {key: other}, tmp_path))
+    report = verify(str(BERT.folder), against=arrays | {key: other})
     last, number = ", ".join(str(size - 1) for size in other.shape), right[(-1,) * other.ndim]
     (wrong,) = report.wrong_inputs
     assert not report.passed and wrong == f"{key}[{last}] is {number + 1}, expected {number}"
@@ -111,26 +111,26 @@ def test_an_input_that_is_missing_or_differs_fails(key: str, tmp_path: Path) -> 
     assert [line for line in report.lines if line.startswith(f"{total - 1} of {total} batches compared")]
 
 
-def test_an_input_of_another_shape_or_one_too_many_fails(tmp_path: Path) -> None:
+def test_an_input_of_another_shape_or_one_too_many_fails() -> None:
     arrays, key = saved(), "plain|inputs|input_ids"
     short = arrays | {key: arrays[key][:, 1:].copy()}
-    report = verify(str(BERT.folder), against=ported(short, tmp_path))
+    report = verify(str(BERT.folder), against=short)
     assert not report.passed and report.wrong_inputs == [f"{key} has shape (3, 6), expected (3, 7)"]
     more = arrays | {"plain|inputs|attention_mask": np.ones((3, 7), np.int64)}
-    report = verify(str(BERT.folder), against=ported(more, tmp_path))
+    report = verify(str(BERT.folder), against=more)
     assert not report.passed
     assert report.wrong_inputs == ["plain|inputs|attention_mask is no input of this batch"]
 
 
-def test_inputs_are_compared_by_value(tmp_path: Path) -> None:
+def test_inputs_are_compared_by_value() -> None:
     """Another width of integers, and an array of one number with an axis more, are the same input."""
     arrays = {k: v.astype(np.int32) if v.dtype == np.int64 and "inputs" in k else v for k, v in saved().items()}
     arrays["cached|inputs|past_length"] = arrays["cached|inputs|past_length"].reshape(1)
-    report = verify(str(BERT.folder), against=ported(arrays, tmp_path))
+    report = verify(str(BERT.folder), against=arrays)
     assert report.passed and report.lines[-1] == "no difference beyond what rounding allows"
 
 
-def test_a_port_that_ignores_what_it_is_given_fails(tmp_path: Path) -> None:
+def test_a_port_that_ignores_what_it_is_given_fails() -> None:
     """It reads ids alone, and stores ids alone: its numbers are right for these."""
     with BERT.layer() as layer:
         arrays: dict[str, Array] = {}
@@ -138,49 +138,49 @@ def test_a_port_that_ignores_what_it_is_given_fails(tmp_path: Path) -> None:
             if "input_ids" in batch:
                 arrays[f"{kind}|inputs|input_ids"] = batch["input_ids"]
                 arrays |= {f"{kind}|{key}": np.array(x) for key, x in layer.trace(batch["input_ids"]).items()}
-    report = verify(str(BERT.folder), against=ported(arrays, tmp_path))
+    report = verify(str(BERT.folder), against=arrays)
     assert not report.passed
     assert "types|inputs|token_type_ids is missing" in report.wrong_inputs
     assert "sum differs in types, explicit_positions, cached" in report.lines
 
 
-def test_a_batch_of_the_port_s_own_is_compared_with_its_own_inputs(tmp_path: Path) -> None:
+def test_a_batch_of_the_port_s_own_is_compared_with_its_own_inputs() -> None:
     batch = {"input_ids": np.array([[5, 6, 7]]), "token_type_ids": np.array([[1, 0, 1]])}
     with BERT.layer() as layer:
         arrays = {f"mine|{key}": np.array(x) for key, x in trace(layer, batch).items()}
         total = len(batches(layer))
     arrays |= {f"mine|inputs|{name}": x for name, x in batch.items()}
-    report = verify(str(BERT.folder), against=ported(arrays, tmp_path))
+    report = verify(str(BERT.folder), against=arrays)
     assert report.passed and "6 of 6 intermediates compared" in report.lines
     assert [x for x in report.lines if x.startswith(f"0 of {total} batches compared, and 1 of the file's own (mine); ")]
     assert report.lines[-1].startswith("passed as far as it goes; not compared: plain, ")
     assert "types (whether token_type_ids are read)" in report.lines[-1]
     del arrays["mine|inputs|token_type_ids"]
-    assert not verify(str(BERT.folder), against=ported(arrays, tmp_path)).passed
+    assert not verify(str(BERT.folder), against=arrays).passed
     arrays["mine|inputs|input_ids"] = np.array([[5, 6, 999]])
     with pytest.raises(ValueError, match=r"'mine'.*input_ids"):
-        verify(str(BERT.folder), against=ported(arrays, tmp_path))
+        verify(str(BERT.folder), against=arrays)
 
 
-def test_ids_that_a_port_gives_as_numbers_of_its_own_are_compared(tmp_path: Path) -> None:
+def test_ids_that_a_port_gives_as_numbers_of_its_own_are_compared() -> None:
     """Its tokenizer's, beside the inputs that it was given."""
     arrays = saved()
     for ids, passes in ((arrays["plain|inputs|input_ids"], True), (arrays["types|inputs|input_ids"] + 1, False)):
-        report = verify(str(BERT.folder), against=ported(arrays | {"plain|input_ids": ids}, tmp_path))
+        report = verify(str(BERT.folder), against=arrays | {"plain|input_ids": ids})
         assert report.passed == passes and ("input_ids differs in plain" in report.lines) != passes
         assert [d.kinds for d in report.compared if d.key == "input_ids"] == [("plain",)]
 
 
-def test_a_batch_of_no_rows_is_nothing_compared(tmp_path: Path) -> None:
+def test_a_batch_of_no_rows_is_nothing_compared() -> None:
     none = {"mine|inputs|input_ids": np.zeros((0, 7), np.int64), "mine|sum": np.zeros((0, 7, 16), np.float32)}
-    report = verify(str(BERT.folder), against=ported(none, tmp_path))
+    report = verify(str(BERT.folder), against=none)
     assert not report.passed and report.compared == []
     assert "mine|inputs|input_ids is empty, of shape (0, 7); mine was not compared" in report.lines
     assert report.lines[-1] == "not passed: nothing was compared; is this a trace of another model?"
-    report = verify(str(BERT.folder), against=ported(saved() | none, tmp_path))
+    report = verify(str(BERT.folder), against=saved() | none)
     assert not report.passed and all(d.passes for d in report.compared)
     empty = {k: v[:0] for k, v in saved().items() if k.startswith("plain|")}
-    report = verify(str(BERT.folder), against=ported(empty, tmp_path))
+    report = verify(str(BERT.folder), against=empty)
     assert not report.passed
     assert report.wrong_inputs == ["plain|inputs|input_ids has shape (0, 7), expected (3, 7)"]
 
@@ -236,7 +236,7 @@ def test_a_batch_with_inputs_alone_is_missing_and_one_that_is_not_there_fails_un
 ) -> None:
     arrays = saved()
     inputs_alone = {key: value for key, value in arrays.items() if not key.startswith("types|") or "|inputs|" in key}
-    report = verify(str(BERT.folder), against=ported(inputs_alone, tmp_path))
+    report = verify(str(BERT.folder), against=inputs_alone)
     assert not report.passed and {key.split("|")[0] for key in report.missing} == {"types"}
     without = ported({key: value for key, value in arrays.items() if not key.startswith("types|")}, tmp_path)
     report = verify(str(BERT.folder), against=without)
@@ -265,7 +265,7 @@ def test_only_compares_a_part(tmp_path: Path, capsys: Printed) -> None:
     report = verify(str(BERT.folder), against=path, only=["sum"])
     assert report.passed and {d.key for d in report.compared} == {"sum"}
     wrong = part["plain|sum"] + np.float32(1)
-    assert not verify(str(BERT.folder), against=ported(part | {"plain|sum": wrong}, tmp_path), only=["sum"]).passed
+    assert not verify(str(BERT.folder), against=part | {"plain|sum": wrong}, only=["sum"]).passed
     assert verify(str(BERT.folder), against=tmp_path / "port.safetensors", only=["position_ids"]).passed
 
 
@@ -358,7 +358,7 @@ def test_the_table_shows_what_the_issue_is(tmp_path: Path) -> None:
     assert re.search(r" 10 +0 +100 % +- +-  equal$", total)  # what is equal is not computed in float64
     arrays, key = saved(), "full_length|sum"
     (wrong := arrays[key].copy())[0, 0, 0] += np.float32(1e-6)
-    report = verify(str(BERT.folder), against=ported(arrays | {key: wrong}, tmp_path))
+    report = verify(str(BERT.folder), against=arrays | {key: wrong})
     (total,) = [line for line in report.lines if re.match("sum +[0-9]", line)]
     assert "99.9 %" in total  # never rounded up to all
 

@@ -19,7 +19,7 @@ import pytest
 from command_line import Patch
 from encoder_files import CASE
 from needed import module_of
-from reference_files import REFERENCE, with_mistake
+from reference_files import REFERENCE, recipe, with_mistake
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -126,9 +126,8 @@ def test_the_page_names_what_is_there() -> None:
 
 
 def page_code() -> Any:
-    (block,) = [code for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "def bert_input" in code]
     space: dict[str, Any] = {"np": np}
-    exec(compile(block, "GOLDEN.md", "exec"), space)
+    exec(compile(recipe("def bert_input"), "GOLDEN.md", "exec"), space)
     return space["bert_input"]
 
 
@@ -162,11 +161,6 @@ def test_the_table_of_vectors_has_every_planted_mistake() -> None:
     rows = [f"| {name} | {named} |" for name, (named, _) in planted_vectors.PLANTED.items()]
     assert sorted(table.splitlines()[2:]) == sorted(rows)
     assert f"| with a mistake | {len(rows)} | {len(rows)} | 0 |" in PAGE
-
-
-def recipe(word: str) -> str:
-    (code,) = [found for found in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if word in found]
-    return code
 
 
 def test_what_llama_cpp_and_candle_write_is_read_by_the_page_s_recipes(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -16,7 +16,7 @@ import ports
 import pytest
 from command_line import Patch, Printed
 from ports import arrays, judged, numbers, verify_part
-from reference_files import REFERENCE
+from reference_files import recipe
 from test_formats import Narrow, written
 from vector_port import VectorPort, write
 
@@ -247,7 +247,6 @@ def test_what_was_saved_and_not_compared_ends_with_the_file(folder: Path, tmp_pa
 # -- `minibert.compare` ----------------------------------------------------------------------------------------------
 
 
-PAGE = (REFERENCE / "GOLDEN.md").read_text(encoding="utf-8")
 BERT = ports.BERT.folder
 WORDS, POSITIONS = (f"plain|embeddings.{name}_embeddings" for name in ("word", "position"))
 
@@ -329,9 +328,8 @@ def hidden_states(ids):
 
 
 def test_the_page_s_own_test_passes_a_right_port_and_not_a_wrong_one(tmp_path: Path) -> None:
-    (code,) = [found for found in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "import my_port" in found]
     encoders.write(tmp_path / "model", "bert")
-    (tmp_path / "test_port.py").write_text(code, "utf-8")
+    (tmp_path / "test_port.py").write_text(recipe("import my_port"), "utf-8")
     for mistake, exit_code in (("", 0), ("activation gelu_new", 1)):
         port = PORT.format(path=[str(Path(loops.__file__).parent)], mistake=mistake, states=encoders.DEPTH + 1)
         (tmp_path / "my_port.py").write_text(port, "utf-8")
