@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from command_line import Patch, Printed
 from limits import CHILD_SECONDS
-from needed import absent, missing
+from needed import need
 from served import opened, served
 
 import minibert
@@ -68,8 +68,7 @@ def test_each_adapter_is_tried() -> None:
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
 def test_other_programs_read_a_folder_of_bulk(form: str, minilm: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     for name in ("datasets", "duckdb", "lancedb", "pandas", "polars", "pyarrow"):
-        if absent(name):
-            missing(f"{name} not installed; it is in the extra `adapters`")
+        need(name, "adapters")
     blocks = re.findall(r"^```python\n(.*?)^```$", (RECIPES / "README.md").read_text("utf-8"), re.M | re.S)
     blocks = [block for block in blocks if "import datasets" in block]
     (block,) = (block for block in blocks if ("read_parquet" in block) == (form == "parquet"))
@@ -93,8 +92,7 @@ def test_other_programs_read_a_folder_of_bulk(form: str, minilm: Path, tmp_path:
 
 @pytest.mark.parametrize("name", NEEDED)
 def test_an_adapter_finds_the_nearest_text(name: str, minilm: Path, tmp_path: Path) -> None:
-    if absent(NEEDED[name].partition(".")[0]):
-        missing(f"{NEEDED[name]} not installed; it is in the extra `adapters`")
+    need(NEEDED[name].partition(".")[0], "adapters")
     source(name)
     home = {"HOME": str(tmp_path), "ANONYMIZED_TELEMETRY": "False"}
     done = subprocess.run(
@@ -106,8 +104,8 @@ def test_an_adapter_finds_the_nearest_text(name: str, minilm: Path, tmp_path: Pa
 
 def test_openais_client_works_unchanged(minilm: Path, capsys: Printed) -> None:
     """Its vectors: test_clients.py; what it is refused with: tests/serve."""
-    if absent("openai", "starlette", "uvicorn"):
-        missing("openai or the server not installed; both are in the extra `adapters`")
+    for module in ("openai", "starlette", "uvicorn"):
+        need(module, "adapters")
     encoder = minibert.load_encoder(minilm)
     with served(Server([model_of(encoder, names_of(NAME))])) as address:
         code = source("openai_client")
@@ -119,8 +117,8 @@ def test_openais_client_works_unchanged(minilm: Path, capsys: Printed) -> None:
 
 def test_openais_client_comes_again_after_503(minilm: Path) -> None:
     """It reads Retry-After: a full server is no error for its user."""
-    if absent("openai", "starlette", "uvicorn"):
-        missing("openai or the server not installed; both are in the extra `adapters`")
+    for module in ("openai", "starlette", "uvicorn"):
+        need(module, "adapters")
     import openai
 
     server = Server([opened(minilm, NAME)])

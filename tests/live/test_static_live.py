@@ -13,7 +13,7 @@ import pytest
 from checkpoints import VOCAB, numbers
 from command_line import Patch
 from many_texts import many_texts
-from needed import absent, missing, need_sentence_transformers, opened_there
+from needed import need, need_sentence_transformers, opened_there
 from reference_files import REFERENCE
 from safetensors.numpy import load_file
 
@@ -32,8 +32,7 @@ HALF = 1e-3  # of vectors that both libraries compute in float16; measured: 6.6e
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     need_sentence_transformers()
-    if absent("model2vec"):
-        missing("model2vec not installed; it is in the extra `reference`")
+    need("model2vec", "reference")
 
 
 def tokenizer(minilm: Path) -> Any:
@@ -155,8 +154,7 @@ ROUNDED = 2**-10  # a vector's number in float16, which both libraries compute w
 
 def theirs(folder: Path, dims: int, monkeypatch: Patch) -> tuple[Any, Array]:
     """model2vec's static model, and its rows before they are rounded."""
-    if absent("skeletoken"):
-        missing("skeletoken not installed; it is in the extra `reference`")
+    need("skeletoken", "reference")
     from model2vec.distill import distillation
     from transformers import AutoModel, AutoTokenizer
 

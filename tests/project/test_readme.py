@@ -17,7 +17,7 @@ import pytest
 from checkpoints import pack
 from command_line import WITHOUT_TORCH, Patch, Printed
 from limits import CHILD_SECONDS
-from needed import absent, missing, module_of
+from needed import absent, module_of, need
 
 import minibert
 from minibert.cli import _opened, main
@@ -234,8 +234,7 @@ def test_the_page_shows_it_as_it_is_run(name: str) -> None:
 
 @pytest.mark.reference  # whose extra brings scikit-learn
 def test_a_classifier(minilm: Path, monkeypatch: Patch, capsys: Printed) -> None:
-    if absent("sklearn"):
-        missing("scikit-learn not installed; it is in the extra `reference`")
+    need("sklearn", "reference")
     run_recipe("classify.py", minilm, monkeypatch)
     assert capsys.readouterr().out == "['money']\n"
 
