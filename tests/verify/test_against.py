@@ -383,6 +383,9 @@ def test_a_difference_is_relative_to_theirs() -> None:
     assert (difference.largest, difference.equal) == (1.25, 0.0)
 
 
+# -- the batches ---------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_batches_are_those_that_the_family_allows(case: Case) -> None:
     with case.layer() as layer:

@@ -112,7 +112,6 @@ def test_only_says_what_it_left_out(folder: Path, tmp_path: Path) -> None:
 
 # -- half and a quarter of a mistake ---------------------------------------------------------------------------------
 
-
 MODELS = ("bert", "gpt2", "mpnet", "modernbert", "gemma3_text", "umt5", "deberta-v2", "llama")
 KINDS = ("plain", "left_pad", "mask_unlike_ids", "types")  # half a mistake shows in these; a quarter in all batches
 SHOWN = 1e-4  # share of a number's size; a smaller difference may pass in float32. The largest that passes is 5.2e-5

@@ -194,7 +194,6 @@ def test_tolerances_of_a_layer_without_a_norm() -> None:
 
 # -- --seeds ---------------------------------------------------------------------------------------------------------
 
-
 MOST = 250_000  # bytes of one model's tensors, header included; measured: 143,360 and 69,632
 HEADER = 1 << 15  # bytes that are asked for first
 OF_BERT, OF_GPT2 = SEEDS

@@ -269,7 +269,6 @@ def test_without_onnx_what_to_install_is_said(tmp_path: Path, monkeypatch: Patch
 
 # -- vectors and texts -----------------------------------------------------------------------------------------------
 
-
 VECTORS = np.array([[1.5, -2.0, 0.0], [0.25, 4.0, 1.0]], np.float32)
 ROWS = [{"text": f"text {i}", "embedding": row} for i, row in enumerate(VECTORS.tolist())]
 WRITE: dict[str, Callable[[Path, Any], Any]] = {

@@ -246,7 +246,6 @@ def test_what_was_saved_and_not_compared_ends_with_the_file(folder: Path, tmp_pa
 
 # -- `minibert.compare` ----------------------------------------------------------------------------------------------
 
-
 BERT = ports.BERT.folder
 WORDS, POSITIONS = (f"plain|embeddings.{name}_embeddings" for name in ("word", "position"))
 
