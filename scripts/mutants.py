@@ -46,7 +46,7 @@ WINGS = {
         M("blocks", "blocks", "(np.abs(back) <= window)", "(back <= window)"),
         M("input_layer", "fast", "        first = 0  # otherwise", "        pass  # otherwise"),
         M("rotary_scaling", "rotary_scaling", "louder(mscale) / louder(mscale_all_dim)", "louder(mscale)"),
-        M("quantization", "quantization", "np.floor((vectors", "np.rint((vectors"),
+        M("vector_formulas", "quantization", "np.floor((vectors", "np.rint((vectors"),
     )),
     "families": Wing("families models", "families", (
         M("families", "roberta", "padding_idx=1, cached=False", "padding_idx=1"),
@@ -73,19 +73,19 @@ WINGS = {
     "open": Wing("models", "models/open", (
         M("weights", "adapter", 'math.sqrt(rank) if self._settings.get("use_rslora") else rank', "rank"),
         M("repository layers", "load", "folder = not COMMIT.fullmatch(revision)", "folder = True"),
-        M("repository layers", "load", 'slashed.count("/") > 1', 'slashed.count("/") > 2'),
+        M("folders", "load", 'slashed.count("/") > 1', 'slashed.count("/") > 2'),
         M("folders", "binder", "if found == shape[::-1]", "if False"),
         M("made_folders", "extract", "raw.ndim > 1 and stored != NARROW", "stored != NARROW"),
     )),
     "sentences": Wing("models", "models/sentences", (
-        M("sentences", "sentence_config", 'found.append((longest, "the position table"))', "pass"),
-        M("sentence_folders", "sentence_config", "    if unknown or not poolings:", "    if unknown:"),
-        M("sparse", "saved_folder", 'or more.get("route_mappings") or', "or"),
+        M("sentence_folders", "sentence_config", 'found.append((longest, "the position table"))', "pass"),
+        M("refused_settings", "sentence_config", "    if unknown or not poolings:", "    if unknown:"),
+        M("refused_settings", "saved_folder", 'or more.get("route_mappings") or', "or"),
         M("late", "comparing", "[rows[rows.any(axis=1)] for rows in texts]", "[*texts]"),
         M("search", "search", "~(row <= scores[i, -1])", "row > scores[i, -1]"),
     )),
     "files": Wing("files", "files", (
-        M("headers", "checkpoint", "if len(entries) != len(pairs)", "if False"),
+        M("checkpoint", "checkpoint", "if len(entries) != len(pairs)", "if False"),
         M("checkpoint", "checkpoint", r".*[/\\:]", ".*[/]"),
         M("number_formats", "tables", ".max() >= _NOT_FINITE", ".max() > _NOT_FINITE"),
         M("tokenizer", "tokenizer", "(long, short) if first > second", "(long, short) if first >= second"),
@@ -99,7 +99,7 @@ WINGS = {
         M("secrets", "repository", 'if token and not re.fullmatch(r"[!-~]+", token)', "if False"),
     )),
     "commands": Wing("commands", "commands", (
-        M("answers_commands command_line", "common", "count < 1:", "count < 0:"),
+        M("refused", "common", "count < 1:", "count < 0:"),
         M("terminal", "common", "not (reads and stdin) and not (prints and stdout)", "not (reads and stdin)"),
         M("terminal", "common", r"\x7f-\x9f", r"\x7f"),
         M("interrupted", "../cli", "        if pressed:\n            return 128 + pressed[-1]\n", ""),
@@ -114,7 +114,8 @@ WINGS = {
     )),
     "bulk": Wing("bulk", "bulk", (
         M("bulk", "stored", 'elif meta["rows"] != ends[-1] + rows:', "elif False:"),
-        M("bulk", "stored", 'MAY_DIFFER = ("model_path", ', 'MAY_DIFFER = ("model_path", "model_sha256", '),
+        M("bulk", "stored", 'MAY_DIFFER = ("model_path", "truncated")',
+          'MAY_DIFFER = ("model_path", "truncated", "identity")'),
         M("bulk", "job", "        if now != before:", "        if False:"),
         M("texts", "texts", "{int, float} <= {*values}", "False"),
         M("texts", "texts", 'for line in lines), strict=True)', "for line in lines))"),

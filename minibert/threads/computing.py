@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache, wraps
 from queue import SimpleQueue
 from threading import RLock, get_ident
@@ -79,6 +79,8 @@ class _Work:
                 turn.put(None)
             self.waiting.clear()
             self._hold()
+        with suppress(RuntimeError):  # it is open, unless Ctrl-C came between its closing and a block: see pool.py
+            self.lock.release()
 
     def _hold(self) -> None:
         """Hold BLAS to one thread for the threads that compute, or restore its thread count after the last one."""

@@ -5,7 +5,8 @@ waits only for blocks that a helper has begun: a late helper finds an empty queu
 waiting for helpers.
 
 `Thread.start` is not used: it waits in Python code until the thread runs, and Ctrl-C at that moment leaves a lock
-closed for ever. For the same reason there is no Event, Semaphore or Condition: a Lock opens and closes in one step.
+closed for ever. For the same reason there is no Event, Semaphore or Condition. Since Python 3.14 Ctrl-C may even come
+between a lock's closing and its `with` block. So whoever may be interrupted there has an RLock, and opens it once more.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from __future__ import annotations
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from contextvars import copy_context
-from functools import partial
 from itertools import islice
-from threading import Lock
+from queue import SimpleQueue
+from threading import RLock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -71,28 +73,28 @@ def parallel_for(work: Callable[[K], object], blocks: Iterable[K], threads: int)
                 return
             work(block)
 
-    def helper(busy: Lock) -> None:
-        with busy:
-            try:
-                take(waiting.pop)
-            except BaseException as error:  # noqa: BLE001 - not swallowed: the caller raises it
-                failed.append(error)
-                waiting.clear()
+    def helper() -> None:
+        begun.append(None)
+        try:
+            take(waiting.pop)
+        except BaseException as error:  # noqa: BLE001 - not swallowed: the caller raises it
+            failed.append(error)
+            waiting.clear()
+        finally:
+            ended.put(None)
 
-    # a lock for each helper, closed while it computes
-    helpers = [Lock() for _ in range(min(threads, len(waiting), MOST_THREADS) - 1)]
+    begun, ended = list[None](), SimpleQueue[None]()
     try:
-        for busy in helpers:
-            _help(partial(helper, busy))
+        for _ in range(min(threads, len(waiting), MOST_THREADS) - 1):
+            _help(helper)
         take(waiting.popleft)
     except KeyboardInterrupt:  # after Ctrl-C do not wait
-        helpers.clear()
+        begun.clear()
         raise
     finally:
-        waiting.clear()
-        for busy in helpers:
-            with busy:
-                pass
+        waiting.clear()  # a helper that begins from here on finds no block
+        for _ in begun.copy():
+            ended.get()
     if failed:
         raise failed.pop(0)
 
@@ -107,7 +109,7 @@ def prefetch(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterat
     if not at_once:
         yield from results
         return
-    turn, ready, failed = Lock(), deque[list[T]](), list[BaseException]()
+    turn, ready, failed = RLock(), deque[list[T]](), list[BaseException]()
 
     def make_next() -> None:
         with turn:
@@ -117,11 +119,15 @@ def prefetch(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterat
                 except BaseException as error:  # noqa: BLE001 - not swallowed: the caller raises it
                     failed.append(error)
 
-    while True:
-        make_next()  # if no helper has made it
-        if failed:
-            raise failed.pop()
-        if not (following := ready.pop()):
-            return
-        _help(make_next)
-        yield from following
+    try:
+        while True:
+            make_next()  # if no helper has made it
+            if failed:
+                raise failed.pop()
+            if not (following := ready.pop()):
+                return
+            _help(make_next)
+            yield from following
+    finally:
+        with suppress(RuntimeError):  # it is open
+            turn.release()

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""minibert beside the libraries that people would use instead.
+"""Measure minibert beside the libraries that people would use instead.
 
     python scripts/bench                      every section; > scripts/bench/results.md makes that page
     python scripts/bench one-core --quick     one section, three rounds: a look, not a result
     python scripts/bench one-core --before /tmp/before    beside an older state of this project, too
 
 Prints the machine, and a Markdown table for each section. Each figure is measured in turn with another one, and each
-round has one ratio of the two: the table has their median and their middle half. On a machine with other work a single
-time means little; a ratio suffers less, but it suffers too, so the line under a table names the share of other work. A
-limit that is not met is reported; the exit code is 0 all the same. README.md of this folder describes the sections.
+round has one ratio of the two. The table has the median and the middle half of these ratios. On a machine with other
+work a single time means little. A ratio suffers less, so the line under a table names the share of other work. A limit
+that is not met is reported, and the exit code is 0 all the same. README.md of this folder describes the sections.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Processes of their own: those that are measured, and those that measure what would change this one.
+"""Start processes: the measured ones, and those whose measuring would change this process.
 
     python -m bench.children FILE.FUNCTION [ARGUMENT...]
 
-calls a function of this package with words as its arguments, and prints what it returns as a line of JSON. If it
-returns a function, the process is a contender: it has loaded its model and waits for requests, a line of JSON each. The
-function gets the "case" of the request and returns a call, and the number by which the call's time is divided. The
-answer is the median seconds of the call; with "compare": FILE how far its result is from the result that another
-contender was told to "save", or null if the two cannot be compared.
+calls a function of this package with texts as its arguments, and prints its result as a line of JSON. If the
+result is a function, the process is a contender: it has loaded its model and waits for requests, a line of JSON each.
+The function gets the "case" of the request, and returns a call and the number by which the call's time is divided. The
+answer is the median seconds of the call. With "compare": FILE it is the largest difference from the result that another
+contender was asked to "save", or null if the two cannot be compared.
 
 Nothing heavy is imported here (see `process`).
 """
@@ -33,8 +33,8 @@ from typing import Any
 from .machine import ROOT, installed
 from .measure import in_turn, seconds_of
 
-CORES = 2  # of what is measured
-NEEDS = {  # what must be installed for a contender, by the first word of its name; others need nothing
+CORES = 2  # cores for each contender
+NEEDS = {  # the first word of a contender's name -> the packages that it needs
     "transformers": ("torch", "transformers"),
     "sentence-transformers": ("torch", "sentence-transformers"),
     "ONNX": ("torch", "transformers", "onnx", "onnxruntime"),
@@ -43,7 +43,7 @@ NEEDS = {  # what must be installed for a contender, by the first word of its na
 
 
 def environment() -> dict[str, str]:
-    """What children run in: this source, no network, and compiled modules kept as an installed package keeps them."""
+    """Return the environment of children: this source, no network, compiled modules kept as after an installation."""
     paths = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "HF_HUB_OFFLINE": "1"}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -51,19 +51,19 @@ def environment() -> dict[str, str]:
 
 
 def there(contender: str) -> bool:
-    """Whether what a contender needs is installed."""
+    """Return whether the packages of a contender are installed."""
     return all(map(installed, NEEDS.get(contender.replace(",", "").partition(" ")[0], ())))
 
 
 def kernel() -> str:
-    """The kernel of NumPy's BLAS; "unknown" if BLAS does not tell. Call it in a child."""
+    """Return the kernel of NumPy's BLAS, or "unknown". Call it in a child."""
     from minibert.threads.kernels import kernel
 
     return kernel().name
 
 
 def at_once(work: Callable[[int], object], count: int) -> list[Thread]:
-    """Start so many threads, each with its number."""
+    """Start `count` threads, each with its number."""
     threads = [Thread(target=work, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
@@ -76,17 +76,17 @@ def ended(threads: Iterable[Thread]) -> None:
 
 
 def take_cores(cores: int) -> None:
-    """Take the first cores alone, before NumPy counts them."""
+    """Restrict this process to the first cores, before NumPy counts them."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
 
 
 def begin(cores: int) -> None:
-    """In a child, before its program: take the first cores, and end when the process that started it ends."""
+    """Prepare a child before its program: restrict it to the first cores, and let it end with its parent."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     take_cores(cores)
 
 
-# -- a process that is asked once ----------------------------------------------------------------------------------
+# -- processes for one request -------------------------------------------------------------------------------------
 
 
 def command(function: str, *arguments: object) -> list[str]:
@@ -94,7 +94,7 @@ def command(function: str, *arguments: object) -> list[str]:
 
 
 def child(function: str, *arguments: object) -> Any:
-    """What a function of this package returns, run in a process of its own."""
+    """Return the result of a function of this package, computed in a new process."""
     run = command(function, *arguments)
     done = subprocess.run(run, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -104,19 +104,19 @@ def child(function: str, *arguments: object) -> Any:
 
 @contextmanager
 def waiting(function: str, *arguments: object) -> Iterator[int]:
-    """Start a function that prints a line and then waits for its stdin to end: its process."""
+    """Start a function that prints a line and then waits until its stdin ends; return its process."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command(function, *arguments), env=environment(), cwd=ROOT, text=True, **pipes) as run:
         assert run.stdin is not None and run.stdout is not None  # pipes
         if not run.stdout.readline():
             raise RuntimeError(f"{' '.join(command(function, *arguments))} failed")
         yield run.pid
-        run.stdin.close()  # and so it ends
+        run.stdin.close()  # its end ends the process
 
 
 @contextmanager
 def server(*options: object) -> Iterator[tuple[str, int]]:
-    """Start `minibert serve`: its port, and the number of its process."""
+    """Start `minibert serve`; return its port and the number of its process."""
     run = [sys.executable, "-m", "minibert", "serve", *map(str, options), "--port", "0"]
     with subprocess.Popen(
         run, stderr=subprocess.PIPE, text=True, env=environment(), preexec_fn=partial(begin, CORES)
@@ -129,10 +129,10 @@ def server(*options: object) -> Iterator[tuple[str, int]]:
 
 
 def process(code: str) -> tuple[float, float]:
-    """Run Python code in a process to its end: seconds and the peak of its memory in bytes.
+    """Run Python code in a process to its end; return its seconds and its peak memory in bytes.
 
-    The trap: Linux counts the memory of the process that started it into a child's peak, so this one must be the
-    smaller of the two. Raises RuntimeError if it is not, and if the child fails.
+    Linux counts the memory of the starting process into a child's peak, so this process must be smaller than the
+    child. Raises RuntimeError if it is larger, or if the child fails.
     """
     with tempfile.TemporaryFile() as errors:
         started = time.perf_counter()
@@ -155,7 +155,7 @@ Figures = dict[str, list[float]]
 
 
 def processes(codes: Mapping[str, str], rounds: int) -> tuple[Figures, Figures]:
-    """Seconds and peak bytes of whole processes.
+    """Return the seconds and the peak bytes of whole processes.
 
     The first of several rounds does not count: it reads all from the disk and compiles our modules.
     """
@@ -164,14 +164,14 @@ def processes(codes: Mapping[str, str], rounds: int) -> tuple[Figures, Figures]:
     return seconds, peaks
 
 
-# -- contenders: processes that are held until they are asked ------------------------------------------------------
+# -- contenders: processes that wait for requests -----------------------------------------------------------------
 
 
 class Contender:
-    """A process that has loaded its model, and works only while it is asked: it is stopped (SIGSTOP) between.
+    """A process that has loaded its model and computes only during a request: between requests it is stopped (SIGSTOP).
 
-    The threads of ONNX Runtime go on spinning after a call, and the next contender would take twice as long. What the
-    process starts is stopped with it. `beside`: the state of this project whose minibert it imports.
+    The threads of ONNX Runtime go on spinning after a call, and the next contender would take twice as long. Its
+    own children are stopped with it. `beside`: the folder of this project from which minibert is imported.
     """
 
     def __init__(self, function: str, *arguments: object, cores: int = CORES, beside: Path = ROOT) -> None:
@@ -208,7 +208,7 @@ class Contender:
 
 @contextmanager
 def two_busy() -> Iterator[None]:
-    """Two other processes take all that they get."""
+    """Run two other processes that use all the time they get."""
     with ExitStack() as stack:
         for _ in range(2):
             run = [sys.executable, "-c", "while True: pass"]

@@ -1,14 +1,14 @@
-"""What minibert and its peers compute when they are asked: see children.py for the processes that they are.
+"""The computations of minibert and its peers: children.py has their processes.
 
 Each function gets the contender's name, a model's folder and its ONNX file. "minibert, threads=1" is minibert with an
-option of `load_encoder`, "the state before" the minibert of another folder. All use as many threads as they have cores.
+option of `load_encoder`, "the state before" is minibert of another folder. All use as many threads as they have cores.
 
-layer   case (batch, seq): seeded ids; the result is the input layer's
-ids     case (batch, seq): likewise; the result is the last hidden state
-texts   case (texts, callers, words): texts of 5 to 40 words, or of so many; each call from str to vectors. One text
-        stands for nine, one after another, from so many threads at once; the time is that of one text
-pairs   case (documents): documents of 60 words and one query as long, each call from str to scores
-served  case (callers): ten texts from each, a request for each text; the time is that of one text
+layer   case (batch, seq): seeded ids -> the rows of the input layer
+ids     case (batch, seq): seeded ids -> the last hidden state
+texts   case (texts, callers, words): texts of 5 to 40 words, or of `words`, as str -> vectors. One text stands for
+        nine, one after another, from `callers` threads at once; the time is the time of one text
+pairs   case (documents): documents of 60 words and one query as long, as str -> scores
+served  case (callers): ten texts from each caller, a request for each text; the time is the time of one text
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from .names import ALONE, INSIDE, ONNX, PEER, PRODUCTS, ROWS, STATIC
 
 Call = Callable[[], Any]
 Prepare = Callable[..., tuple[Call, float]]
-SINGLE = 9  # texts that stand for "one text"
-BATCH = 32  # sentence-transformers' own
-FEWER = 600  # texts at most of a call to a whole model beside a static one, a hundred times as fast
+SINGLE = 9  # texts in the case "one text"
+BATCH = 32  # the default of sentence-transformers
+FEWER = 600  # the most texts for a whole model beside a static model, which is a hundred times as fast
 EACH = 10  # requests of each caller of a server
 OPEN = ExitStack()  # ends with the process
 
@@ -147,7 +147,7 @@ def torch_class(name: str, folder: str) -> Any:
 
 
 def products() -> Callable[[str], Any]:
-    """The matrix products of MiniLM's six blocks for ten tokens, without anything between them."""
+    """Compute the matrix products of MiniLM's six blocks for ten tokens, with nothing between the products."""
     generator = np.random.default_rng(0)
     shapes = [(384, 384)] * 4 + [(1536, 384), (384, 1536)]
     weights = [generator.standard_normal(shape, np.float32) for _ in range(6) for shape in shapes]
@@ -156,7 +156,7 @@ def products() -> Callable[[str], Any]:
 
 
 def onnx_encode(folder: str, file: str) -> Callable[[Any], Any]:
-    """What a careful user writes: mean over the tokens, length 1."""
+    """Encode as a careful user does with transformers: mean over the tokens, length 1."""
 
     def vectors(rows: Any, inputs: dict[str, Any]) -> Any:
         mask = inputs["attention_mask"]
@@ -170,7 +170,7 @@ def onnx_encode(folder: str, file: str) -> Callable[[Any], Any]:
 def onnx_batches(
     folder: str, file: str, longest: int, names: dict[str, str], result: Callable[[Any, dict[str, Any]], Any]
 ) -> Callable[[Sequence[Any]], Any]:
-    """What a careful user writes: texts sorted by length, batches of 32."""
+    """Encode as a careful user does with ONNX Runtime: texts sorted by length, batches of 32."""
     from tokenizers import Tokenizer
 
     run = onnx_session(file)
@@ -216,7 +216,7 @@ def pairs(who: str, folder: str, file: str) -> Prepare:
 
 
 def served(who: str, folder: str, file: str) -> Prepare:
-    """Ask a server that ends with this process, or call `encode` from as many threads."""
+    """Send requests to a server that ends with this process, or call `encode` from as many threads."""
     if who == INSIDE:
         encode = minibert.load_encoder(folder).encode
         work = partial(asking, lambda: encode)
@@ -238,7 +238,7 @@ def asking(make: Callable[[], Callable[[str], object]], callers: int) -> None:
 
 
 def client(port: str) -> Callable[[str], object]:
-    """Ask as OpenAI's client does: a connection that is kept, vectors as base64."""
+    """Send requests as OpenAI's client does: one lasting connection, vectors as base64."""
     connection = HTTPConnection("127.0.0.1", int(port))
 
     def ask(text: str) -> object:

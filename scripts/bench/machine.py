@@ -1,4 +1,4 @@
-"""Where figures come from: the command, the commit, the machine, the kernel of NumPy's BLAS, versions and variables.
+"""Describe a run: the command, the commit, the machine, the kernel of NumPy's BLAS, versions and variables.
 
 Only the standard library: see children.process.
 """
@@ -13,12 +13,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BUSY = 0.1  # of the processor in other hands: from there on figures mean little
+BUSY = 0.1  # from this share of other programs on, figures mean little
 PACKAGES = (
     "numpy", "tokenizers", "safetensors", "torch", "transformers", "sentence-transformers", "onnxruntime", "model2vec",
 )  # fmt: skip
-# how names begin of variables that change timings: of OpenBLAS, MKL and OpenMP, of torch and its oneDNN, of NumPy's own
-# loops, of tokenizers, and ours
+# beginnings of the names of variables that change timings: OpenBLAS, MKL, OpenMP, torch and its oneDNN, NumPy's loops,
+# tokenizers, and minibert
 BEGINNINGS = (
     "OPENBLAS_", "GOTO_", "MKL_", "OMP_", "KMP_", "ATEN_", "ONEDNN_", "DNNL_", "NPY_", "RAYON_", "TOKENIZERS_",
     "MINIBERT_THREADS",
@@ -26,7 +26,7 @@ BEGINNINGS = (
 
 
 def installed(name: str) -> bool:
-    """Whether a distribution is there, found out without importing it."""
+    """Return whether a distribution is installed, without an import."""
     try:
         version(name)
     except PackageNotFoundError:
@@ -55,7 +55,7 @@ def head(arguments: Sequence[str], kernel: str) -> str:
 
 
 def foot(section: str, kernel: str, other: float | None) -> str:
-    """Return the line below a table. other: the share of the processor that other work took meanwhile."""
+    """Return the line below a table. other: the share of the processor that other programs used meanwhile."""
     line = f"`python scripts/bench {section}`, commit {commit()}, {cpuinfo('model name')}, kernel {kernel}."
     if other is not None:
         line += f" Other work took {other:.0%} of the processor."
@@ -88,16 +88,17 @@ def machine() -> str:
 
 
 def cpuinfo(key: str) -> str:
-    """Return what /proc/cpuinfo has for the first core; without such a line, the kind of machine."""
+    """Return a value of /proc/cpuinfo for the first core, or the kind of machine without such a line."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     found = (line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == key)
     return next(found, platform.machine())
 
 
 class OtherWork:
-    """The share of the processor that other work takes: 0.25 is a quarter of all cores' time.
+    """The share of the processor that other programs use: 0.25 is a quarter of all cores' time.
 
-    Two threads that wait for each other suffer most from other work, so a busy machine flatters a contender with one.
+    Two threads that wait for each other suffer most from other programs, so a busy machine flatters a contender with
+    one thread.
     """
 
     def __init__(self) -> None:
@@ -110,8 +111,8 @@ class OtherWork:
 
     @staticmethod
     def _now() -> tuple[float, float, float]:
-        """Seconds of all cores: busy with anything, busy with this process and its children, in all."""
+        """Return seconds of all cores: busy, busy with this process and its children, and in all."""
         first = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0]
         spent = [int(number) / os.sysconf("SC_CLK_TCK") for number in first.split()[1:9]]
-        idle = spent[3] + spent[4]  # nothing to do, and waiting for the disk
+        idle = spent[3] + spent[4]  # idle, and waiting for the disk
         return sum(spent) - idle, sum(os.times()[:4]), sum(spent)

@@ -1,4 +1,4 @@
-"""Figures taken in turn, and rows of a table. Only the standard library: see children.process."""
+"""Measure figures in turn, and make rows of a table. Only the standard library: see children.process."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-PAUSE = 0.01  # seconds between two measurements: the threads that torch leaves spinning have gone to sleep by then
-WARM = 0.05  # seconds for which a call is repeated before it counts: threads that slept take a while to be quick again
-BLOCK = 0.1  # seconds for which a short call is repeated in each round
-LONG = 1.0  # seconds of a call for which a warm processor makes no difference
-ENOUGH = 10.0  # seconds of a row after which no further round begins, once there are FEWEST
+PAUSE = 0.01  # seconds between two measurements, until torch's threads stop spinning
+WARM = 0.05  # seconds of warm-up: threads that slept are slow at first
+BLOCK = 0.1  # seconds in which a short call is repeated in each round
+LONG = 1.0  # seconds of a call that needs no warm-up
+ENOUGH = 10.0  # seconds of a row after which no further round begins, if FEWEST rounds are done
 FEWEST, QUICK = 5, 3  # rounds
 MIB = 2**20
 
@@ -26,7 +26,11 @@ AVX512 = ("SkylakeX", "Cooperlake")  # kernels of BLAS
 
 @dataclass(frozen=True)
 class Settings:
-    """models: the folder of made-up checkpoints; kernel: of NumPy's BLAS; before: a folder of an older state."""
+    """The settings of a run.
+
+    models: the folder of made-up checkpoints. kernel: the name of the kernel of NumPy's BLAS. before: a folder of an
+    older state.
+    """
 
     models: Path
     kernel: str
@@ -39,9 +43,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class Limit:
-    """The limit of a figure: of the ratio, or with a `unit` ("ms", "MiB") of our own figure.
+    """The limit of a ratio, or with a `unit` ("ms", "MiB") of minibert's own figure.
 
-    wide    the limit of BLAS's kernels for AVX-512; with another one it is `other`
+    wide    this limit holds with BLAS's kernels for AVX-512; with another kernel the limit is `other`
     """
 
     sense: str
@@ -66,23 +70,23 @@ class Limit:
 
 
 def least(bound: float, aim: float | None = None) -> Limit:
-    """Return a limit of how many times as fast as the other we are."""
+    """Return the least speed of minibert as a multiple of the peer's."""
     return Limit(">=", bound, aim=aim)
 
 
 def wide(bound: float, aim: float | None = None, other: float | None = None) -> Limit:
-    """Return the same, of kernels for AVX-512; and of other kernels."""
+    """Return `least` for kernels with AVX-512, and for other kernels."""
     return Limit(">=", bound, aim=aim, wide=True, other=other)
 
 
 def most(bound: float, unit: str = "") -> Limit:
-    """Return a limit of how many times the other's time or memory we take, or of our own figure."""
+    """Return the most time or memory of minibert as a multiple of the peer's, or the most of its own figure."""
     return Limit("<=", bound, unit)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: our figure, the figure beside it, and their ratio."""
+    """One line of the table: minibert's figure, the peer's, and their ratio."""
 
     what: str
     ours: str = ""
@@ -113,9 +117,9 @@ def compare(
 ) -> Row:  # fmt: skip
     """Make a row of two figures measured in the same rounds: the median of the rounds' ratios and their middle half.
 
-    The ratio is how many times as fast we are; with unit="B", or a limit from above, how many times the other's memory
-    or time we take. It is taken within each round, in which the machine was the same for both. So it need not be the
-    ratio of the two medians.
+    The ratio is the peer's time over minibert's; with unit="B", or a limit from above, it is minibert's memory or time
+    over the peer's. The ratio is computed within each round, since the machine was the same for both there. So it need
+    not be the ratio of the two medians.
     """
     faster = unit == "s" and (limit is None or limit.sense == ">=")
     ratios = [b / a if faster else a / b for a, b in zip(ours, other, strict=True)]
@@ -142,9 +146,9 @@ def written(figure: float, unit: str) -> str:
 
 
 def in_turn(take: Mapping[str, Callable[[], T]], rounds: int, start: int = 0) -> dict[str, list[T]]:
-    """Take each figure once a round, back to front in every second round. Those of the first `start` do not count.
+    """Measure each figure once a round, back to front in every second round. The first `start` rounds do not count.
 
-    If the rounds take more than `ENOUGH` seconds, there are fewer of them, but at least `FEWEST`.
+    If the rounds need more than `ENOUGH` seconds, there are fewer rounds, but at least `FEWEST`.
     """
     found: dict[str, list[T]] = {name: [] for name in take}
     began = time.perf_counter()
@@ -158,14 +162,15 @@ def in_turn(take: Mapping[str, Callable[[], T]], rounds: int, start: int = 0) ->
 
 
 def timed(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Time calls in turn: seconds, one median a round."""
+    """Time calls in turn; return the median seconds of each round."""
     return in_turn({name: partial(seconds_of, call) for name, call in calls.items()}, rounds)
 
 
 def seconds_of(call: Callable[[], Any]) -> float:
     """Return the median of the calls of `BLOCK` seconds, after `WARM` seconds of calls that do not count.
 
-    By then the call's own data is in the caches and its threads are awake. A call of `LONG` seconds counts at once.
+    After the warm-up the call's own data is in the caches and its threads are awake. A call of `LONG` seconds counts at
+    once.
     """
     began = time.perf_counter()
     call()

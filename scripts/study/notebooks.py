@@ -46,7 +46,10 @@ LIVE: dict[str, tuple[str, ...]] = {
     "006_blocks": ("The bank of the river was muddy.", "--beside", "The bank raised its interest rates."),
     "gpt2_blocks": ("muddy", "-m", "scripts/study/gpt2-words"),
     "heads": ("questi[MASK]n", "-m", "scripts/study/bert-words"),
-}
+    "012_why_two_texts_are_alike": (
+        "The bank raised its interest rates today.", "--beside", "Loans became more expensive this week.",
+    ),
+}  # fmt: skip
 VARIABLES = ("MINIBERT_BERT", "MINIBERT_MODEL", "MINIBERT_GPT2", "MINIBERT_T5")
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 # invert colours for readers with a dark theme, and invert pictures back: the text names their colours

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from killed_runs import KILLED, Runs, content
 from many_texts import many_texts
 
 from minibert.bulk import job
-from minibert.cli import INTERRUPTED, main
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="each run is a fork")
 
@@ -66,28 +64,6 @@ def test_killed_at_each_renaming(
         assert runs.run([*argv, str(folder)], 1)[0] == runs.run([*argv, str(folder)], 1, True)[0] == KILLED
         assert len(list(folder.glob("vectors-*"))) == count
     assert runs.run([*argv, str(folder)])[0] == 0 and content(folder) == whole
-
-
-@pytest.mark.usefixtures("heard")
-def test_ctrl_c(model: Path, source: Path, tmp_path: Path, monkeypatch: Patch) -> None:
-    """While a shard is written: the shards before it stay, the run ends as a shell expects, and goes on later."""
-    argv = command(model, source)
-    assert main([*argv, str(tmp_path / "whole")]) == 0
-    folder, write = tmp_path / "folder", job.write_shard
-
-    def pressed(path: Path, *given: Any) -> Any:
-        if path.stem.endswith(str(at)):
-            os.kill(os.getpid(), signal.SIGINT)
-        return write(path, *given)
-
-    for at in (0, 2):  # the first run of the folder, and one that continues it
-        with monkeypatch.context() as change:
-            change.setattr(job, "write_shard", pressed)
-            assert main([*argv, str(folder)]) == INTERRUPTED
-        names = [path.name for path in sorted(folder.iterdir())]
-        assert at == len(names) and names == [f"vectors-{i:05}.arrow" for i in range(len(names))]
-    assert main([*argv, str(folder)]) == 0
-    assert content(folder) == content(tmp_path / "whole")
 
 
 # -- a full disk -----------------------------------------------------------------------------------------------------

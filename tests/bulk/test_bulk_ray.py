@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import CONVBERT, write, write_wordpiece
-from fake_hub import FakeHub, commit_of, use
+from fake_hub import commit_of, hub_of
 from limits import CHILD_SECONDS
 from many_texts import WORDS
 from needed import module_of
@@ -312,7 +312,5 @@ def test_all_workers_get_the_commit_that_the_branch_had_at_the_start(
 ) -> None:
     """test_engines proves that a worker computes the vectors."""
     arguments = script.arguments_of(["in", "out", "--model", "someone/tiny", "--concurrency", "1"])
-    with FakeHub() as hub:
-        hub.add("someone/tiny", {str(path.relative_to(TINY)): path for path in TINY.rglob("*") if path.is_file()})
-        use(monkeypatch, hub.endpoint, tmp_path / "home")
+    with hub_of(monkeypatch, tmp_path / "home", "someone/tiny", TINY):
         assert commit_of("someone/tiny").encode() in pickle.dumps(script.encoder_of(arguments))

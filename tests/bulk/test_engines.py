@@ -1,4 +1,6 @@
-"""Engines of many machines send an encoder to workers, and call it on columns of batches."""
+"""Engines of many machines send an encoder to workers, and call it on columns of batches. With the real model: half a
+million texts in bounded memory, and the same bytes with other numbers of threads.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +8,28 @@ import json
 import multiprocessing
 import os
 import pickle
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from random import Random
 from unittest import mock
 
+import numpy as np
 import pytest
-from checkpoints import same_bits
+from checkpoints import VOCAB, numbers, same_bits
 from command_line import Patch
-from fake_hub import FakeHub, commit_of, use
+from fake_hub import commit_of, files_of, hub_of
 from limits import CHILD_SECONDS
+from many_texts import WORDS, many_texts
 from reference_files import REFERENCE
 from safetensors.numpy import load_file, save_file
+from static_folders import static_folder
 
 import minibert
 from minibert.bulk.job import bulk
+from minibert.bulk.stored import FORMATS, StoredVectors
 from minibert.bulk.texts import Texts
 from minibert.models.open.load_encoder import open_vectors
 from minibert.threads.pool import prefetch
@@ -48,15 +55,13 @@ def test_a_worker_gets_names_and_options_alone(encoder: minibert.Encoder) -> Non
 
 
 def test_of_a_branch_that_moves_the_commit_of_the_first_opening_is_taken(tmp_path: Path, monkeypatch: Patch) -> None:
-    files: Mapping[str, Path] = {str(path.relative_to(TINY)): path for path in TINY.rglob("*") if path.is_file()}
     want = minibert.load_encoder(TINY).encode(TEXTS)
-    with FakeHub() as hub:
-        hub.add("someone/tiny", files)
-        use(monkeypatch, hub.endpoint, tmp_path / "home")
+    with hub_of(monkeypatch, tmp_path / "home", "someone/tiny", TINY) as hub:
         first = minibert.load_encoder("someone/tiny")
         assert same_bits(first.encode(TEXTS), want)
         save_file({name: -x for name, x in load_file(TINY / "model.safetensors").items()}, tmp_path / "other")
-        hub.add("someone/tiny", {**files, "model.safetensors": tmp_path / "other"}, commit=commit_of("moved"))
+        moved = files_of(TINY) | {"model.safetensors": tmp_path / "other"}
+        hub.add("someone/tiny", moved, commit=commit_of("moved"))
         hub.forget()
         assert same_bits(pickle.loads(pickle.dumps(first)).encode(TEXTS), want)
         assert not hub.asked("api/models")  # a hundred workers do not ask what the branch stands for
@@ -106,3 +111,52 @@ def test_with_one_thread_nothing_is_tokenized_on_another(count: int, ahead: bool
         with opened.model:
             bulk(Texts([str(tmp_path / "texts.txt")]), tmp_path / "out", opened, {})
     assert [call.args[2] for call in asked.call_args_list] == [ahead] * 3
+
+
+COUNT = 500_000  # their vectors are 730 MiB
+MORE = 1.25  # as a share; measured: 1.12 of four times as many
+
+RUN = """
+import sys
+from minibert.cli import main
+code = main(sys.argv[1:])
+with open("/proc/self/status") as status:  # getrusage counts the process that started this one, too
+    print(next(line for line in status if line.startswith("VmHWM")).split()[1])
+sys.exit(code)
+"""
+
+
+@pytest.mark.release
+@pytest.mark.skipif(sys.platform != "linux", reason="a process's peak of memory is Linux's to say")
+@pytest.mark.parametrize("form", FORMATS)
+def test_half_a_million_short_texts(form: str, tmp_path: Path) -> None:
+    """For ten times as many texts, the peak of memory is still a few shards; a static model makes the test fast."""
+    random, peaks, model = Random(0), list[int](), static_folder(tmp_path / "model", embeddings=numbers(VOCAB, 384))
+    for count in (COUNT // 10, COUNT):
+        source, out = tmp_path / "a.txt", tmp_path / "out"
+        with source.open("w", encoding="utf-8") as file:
+            file.writelines(" ".join(random.choices(WORDS, k=random.randint(3, 12))) + "\n" for _ in range(count))
+        argv = ["bulk", source, "-o", out, "-m", model, "--format", form]
+        done = subprocess.run([sys.executable, "-c", RUN, *argv], stdout=subprocess.PIPE, text=True, check=True)
+        assert StoredVectors(out).rows == count
+        shutil.rmtree(out)  # 0.8 GB
+        peaks.append(int(done.stdout))
+    assert peaks[1] < MORE * peaks[0]
+
+
+@pytest.mark.slow
+def test_other_numbers_of_threads(minilm: Path, tmp_path: Path) -> None:
+    """The same bits, by whichever option the number is set, and however many threads BLAS would take."""
+    source = tmp_path / "a.txt"
+    source.write_text("".join(" ".join(text.split())[:200] + "\n" for text in many_texts(400)), encoding="utf-8")
+
+    def vectors(number: int, *options: str, **variables: str) -> bytes:
+        out = tmp_path / str(number)
+        argv = ["bulk", source, "-o", out, "-m", minilm]
+        environment = {**os.environ, **variables}
+        subprocess.run([sys.executable, "-m", "minibert", *argv, *options], env=environment, check=True)
+        return np.concatenate([*StoredVectors(out).blocks()]).tobytes()
+
+    ways = [{"OPENBLAS_NUM_THREADS": "1"}, {"OPENBLAS_NUM_THREADS": "2"}, {"MINIBERT_THREADS": "3"}]
+    found = {vectors(number, **variables) for number, variables in enumerate(ways)}
+    assert found == {vectors(9, "--threads", "1")}

@@ -1,4 +1,6 @@
-"""`encode`, `similar`, `rank`, `classify`, `fill`, `next` with each kind of folder: prints and errors."""
+"""`encode`, `similar`, `rank`, `classify`, `fill`, `next` with each kind of folder: prints and errors; and the pairs of
+tokens that `--why` prints under each result, which are those of `similarity_pairs`.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,15 @@ import minibert
 from minibert.bulk.stored import StoredVectors
 from minibert.cli import main
 from minibert.commands import answers, common
+from minibert.models.sentences.token_pairs import SimilarityPairs
 
-RERANKER, LOGITS, LABELS, DENSE = (
-    str(REFERENCE / name) for name in ("uses-reranker", "uses-reranker-logits", "uses-inference", "sentences-dense")
-)
+RERANKER, LOGITS, LABELS, DENSE, SEARCHED, BARE, PROMPTS, LATE = (
+    str(REFERENCE / name)
+    for name in (
+        "uses-reranker", "uses-reranker-logits", "uses-inference", "sentences-dense", "sentences-search",
+        "sentences-bare", "sentences-prompts", "late-fixed",
+    )
+)  # fmt: skip
 LINES = ["we lived", "above the clouds", "", "a b c", "we lived above!"]
 
 
@@ -81,7 +88,6 @@ def test_classify_prints_each_text_with_its_labels(capsys: Printed) -> None:
         assert [line.split()[:2] for line in printed[start : start + 2]] == want
 
 
-LATE, PROMPTS = str(REFERENCE / "late-fixed"), str(REFERENCE / "sentences-prompts")
 LATE_TEXTS = ["we lived above the clouds", "", "clouds! the"]
 LATE_LINES = ["we lived above", "the clouds", "a b c d e f!", "the clouds above we lived"]
 SAME = 2e-6  # of numbers of size 1, computed beside other texts; measured: 4.2e-7
@@ -101,33 +107,20 @@ def test_token_vectors_are_printed_and_written(capsys: Printed, tmp_path: Path) 
     found = load_file(path)
     assert found["offsets"].tolist() == [0, 12, 24, 36]
     assert np.allclose(found["embeddings"], np.concatenate(want), 0, SAME)
-    refused = failure(capsys, "encode", "-m", LATE, "-o", tmp_path / "a.npy", "we")
-    assert "use .safetensors, which gets offsets" in refused
 
 
-def test_a_task_of_sentence_vectors(capsys: Printed) -> None:
-    encoder = minibert.load_encoder(PROMPTS)
-    for task in ("query", "document"):
-        found = numbers(ran(capsys, "encode", "-m", PROMPTS, "--task", task, *LATE_TEXTS)[0])
-        assert np.allclose(found, getattr(encoder, f"encode_{task}")(LATE_TEXTS), 0, SAME)
-    found = numbers(ran(capsys, "encode", "-m", PROMPTS, "--task", "query", "--prompt", "", *LATE_TEXTS)[0])
-    assert np.allclose(found, encoder.encode_query(LATE_TEXTS, prompt=""), 0, SAME)
-
-
-@pytest.mark.parametrize("command", [["rank"], ["similar"]])
-def test_lines_in_the_order_of_their_scores(command: list[str], tmp_path: Path, capsys: Printed) -> None:
-    file = made(tmp_path / "a.txt", "".join(f"{line}\n" for line in LATE_LINES))
-    out, err = ran(capsys, command[0], "the clouds", "--file", file, "-m", LATE, *command[1:], "-k", "3")
-    want = minibert.load_encoder(LATE).rank("the clouds", LATE_LINES, 3, return_documents=True)
+@pytest.mark.parametrize("command", ["rank", "similar"])
+def test_lines_in_the_order_of_their_scores(command: str, tmp_path: Path, capsys: Printed) -> None:
+    file = made(tmp_path / "a.txt", "".join(f"{line}\n" for line in [*LATE_LINES, "we lived " * 20]))
+    out, err = ran(capsys, command, "the clouds", "--file", file, "-m", LATE, "-k", "3")
+    want = minibert.load_encoder(LATE).rank("the clouds", [*LATE_LINES, "we lived " * 20], 3, return_documents=True)
     found = [line.split(maxsplit=1) for line in out.splitlines()]
-    assert [text for _, text in found] == [each["text"] for each in want] and err == ""
+    assert [text for _, text in found] == [each["text"] for each in want] and "1 line truncated" in err
     assert all(abs(float(score) - each["score"]) <= SHOWN for (score, _), each in zip(found, want, strict=True))
 
 
-def test_lines_of_late_interaction(tmp_path: Path, capsys: Printed) -> None:
-    file = made(tmp_path / "a.txt", f"we\n{'we lived ' * 20}\n")
-    for command in ("rank", "similar"):
-        assert "1 line truncated" in ran(capsys, command, "the clouds", "--file", file, "-m", LATE)[1]
+def test_a_table_of_late_interaction(capsys: Printed) -> None:
+    """A line is a query, a column a document."""
     out = ran(capsys, "similar", "the clouds", "we lived", "-m", LATE)[0].splitlines()
     encoder, texts = minibert.load_encoder(LATE), ["the clouds", "we lived"]
     want = encoder.similarity(encoder.encode_query(texts), encoder.encode_document(texts))
@@ -257,42 +250,68 @@ def test_similar_takes_them(given: list[str], measure: str, tmp_path: Path, caps
     assert out == f"{want:.3f}  {TEXTS[0]}\n"
 
 
-BERT_TINY, GPT2_TINY, BULK = "a BERT", "a GPT-2", ("bulk", "LINES", "-o", "OUT", "-m", DENSE)
-RANK, NOWHERE = ("rank", "we", "-m", RERANKER, "--file"), "/nowhere"  # what is refused before a line of it is read
-REFUSED: list[tuple[tuple[str, ...], str]] = [
-    (("rank", "we", "-m", DENSE, "--file", NOWHERE), "encode_query and encode_document; for scores of pairs name the"),
-    (("rank", "we", "-m", LABELS, "--file", NOWHERE), "rank needs one number a pair, but this model has 3 labels"),
-    ((*RANK, NOWHERE, "-k", "0"), "-k must be an integer >= 1, found 0"),
-    ((*RANK, NOWHERE, "--threads", "0"), "--threads must be an integer >= 1, found 0"),
-    ((*RANK, NOWHERE), "/nowhere: No such file"),
-    ((*RANK, "BYTES"), "line 2 of"),
-    (("classify", "we", "-m", DENSE), "there is no head 'classes'; it has no head"),
-    (("classify", "we", "-m", DENSE), "; name a model with that head with --model"),
-    (("classify", "we", "-m", LABELS, "-k", "0"), "-k must be an integer >= 1, found 0"),
-    (("classify", "we", "-m", LATE), "there is no head 'classes'"),
-    (("similar", "we", "-m", RERANKER, "--file", "LINES"), "whose methods here are predict and"),
-    (
-        ("encode", "we", "-m", RERANKER),
-        "for one vector of a text name the folder of a SentenceTransformer with --model",
-    ),
-    (("fill", "we", "-m", BERT_TINY), "text 0 has no [MASK]; write it in place of the word"),
-    (("next", "we", "-k", "0", "-m", GPT2_TINY), "-k must be an integer >= 1, found 0"),
-    (("next", "we", "-m", BERT_TINY), "no head 'next_word'; its heads are masked_word"),
-    ((*BULK, "--default-prompt-name", "x"), "--default-prompt-name must be one of the prompts 'query', 'document'"),
-    ((*BULK, "--truncate-dim", "0"), "--truncate-dim must be an integer >= 1, found 0"),
-    ((*BULK, "--similarity-fn-name", "x"), "--similarity-fn-name must be one of cosine, dot, "),
-]
+WHY_LINES = ["we lived above", "the clouds", "a man", "we"]
+PAIR = re.compile(r"(\S+) ~ (\S+) ([+-]\d\.\d{4,})")
 
 
-def test_what_cannot_be_done_is_said_in_words_of_a_shell(
-    lines: str, tmp_path: Path, bert: str, gpt2: str, capsys: Printed
-) -> None:
-    """tests/messages has the refusals of the methods themselves."""
-    named = {"LINES": lines, "OUT": str(tmp_path / "out"), "BYTES": str(made(tmp_path / "bytes", b"we\n\xff\n"))}
-    named |= {BERT_TINY: bert, GPT2_TINY: gpt2}
-    for argv, message in REFUSED:
-        assert message in failure(capsys, *(named.get(word, word) for word in argv)), argv
-    assert main(["similar", "a", "b", "-m", DENSE, "--prompts", "query"]) == 2
-    assert "--prompts: expected NAME=TEXT, found 'query'" in capsys.readouterr().err
-    assert main(["rank", "we", "-m", RERANKER]) == 2
-    assert "the following arguments are required: --file" in capsys.readouterr().err
+@pytest.fixture
+def why_lines(tmp_path: Path) -> Path:
+    return made(tmp_path / "lines.txt", "".join(f"{line}\n" for line in WHY_LINES))
+
+
+def check(line: str, split: SimilarityPairs) -> None:
+    want = [(one, other, f"{adds:+.4f}") for one, other, adds in split.largest(3) if adds]
+    assert PAIR.findall(line) == want and want
+
+
+def test_similar_says_why(minilm: Path, tmp_path: Path, capsys: Printed) -> None:
+    text, file = "The bank raised its interest rates today.", tmp_path / "a.txt"
+    made(file, "Loans became more expensive this week.\nThe cat sleeps.\n")
+    out = ran(capsys, "similar", text, "--file", file, "--why", "-m", minilm)[0].splitlines()
+    assert out[:2] == [
+        "0.423  Loans became more expensive this week.",
+        "       interest ~ loans +0.0187   bank ~ loans +0.0171   raised ~ became +0.0158",
+    ]
+    assert out[::2] == ran(capsys, "similar", text, "--file", file, "-m", minilm)[0].splitlines() and len(out) == 4
+
+
+@pytest.mark.parametrize(("command", "model"), [("similar", SEARCHED), ("similar", LATE), ("rank", LATE)])
+def test_each_result_has_its_pairs(command: str, model: str, why_lines: Path, capsys: Printed) -> None:
+    out = ran(capsys, command, "we lived", "--file", why_lines, "--why", "-m", model)[0].splitlines()
+    with minibert.load_encoder(model) as encoder:
+        for hit, why in zip(out[::2], out[1::2], strict=True):
+            check(why, encoder.similarity_pairs("we lived", hit.split(maxsplit=1)[1], ("query", "document")))
+    assert len(out) == 2 * len(WHY_LINES)
+
+
+@pytest.mark.parametrize("more", [[], ["--prompt", "the "], ["--show", "id"]])
+@pytest.mark.parametrize("model", [SEARCHED, BARE, LATE])
+def test_search_says_why(model: str, more: list[str], tmp_path: Path, capsys: Printed) -> None:
+    rows = ({"id": i, "text": text} for i, text in enumerate(WHY_LINES))
+    source = made(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["bulk", str(source), "-o", str(tmp_path / "out"), "-m", model, "--keep", "id"]) == 0
+    capsys.readouterr()
+    search = "search", tmp_path / "out", "we lived", "clouds", *more
+    out, plain = ran(capsys, *search, "--why")[0].splitlines(), ran(capsys, *search)[0].splitlines()
+    assert [line for line in out if not PAIR.search(line)] == plain
+    answers = [json.loads(line) for line in ran(capsys, *search, "--why", "--json")[0].splitlines()]
+    every = [result["why"] for answer in answers for result in answer["results"]]
+    shown = [PAIR.findall(line) for line in out if PAIR.search(line)]
+    assert shown == [[(each["token"], each["other"], f"{each['adds']:+.4f}") for each in why] for why in every]
+    result = answers[0]["results"][0]
+    with minibert.load_encoder(model, prompts={"query": more[1]} if "--prompt" in more else None) as encoder:
+        tasks = "query" if "query" in encoder.prompts else None, "document" if model == LATE else None
+        split = encoder.similarity_pairs("we lived", WHY_LINES[result["id"]], tasks)
+    assert result["score"] == pytest.approx(split.pairs.sum(), abs=1e-5)
+    check("   ".join(f"{each['token']} ~ {each['other']} {each['adds']:+.4f}" for each in result["why"]), split)
+
+
+def test_a_folder_whose_similarity_is_no_sum_is_refused(why_lines: Path, tmp_path: Path, capsys: Printed) -> None:
+    for more, model, wrong in (
+        (["--precision", "ubinary"], SEARCHED, "has ubinary vectors, and their Hamming distance is no sum"),
+        ([], REFERENCE / "sentences-cls", "that of the first token alone"),
+    ):
+        out = tmp_path / wrong[:5]
+        assert main(["bulk", str(why_lines), "-o", str(out), "-m", str(model), *more]) == 0
+        capsys.readouterr()
+        assert wrong in failure(capsys, "search", out, "we", "--why")

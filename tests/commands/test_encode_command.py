@@ -1,21 +1,31 @@
-"""`minibert encode` and `minibert similar`: their output on stdout and in files, and their errors."""
+"""`minibert encode`, `embed` and `similar`: their input, their output on stdout and in files, and their errors."""
 
 from __future__ import annotations
 
+import io
+import itertools
+import subprocess
 import sys
+import weakref
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from command_line import Patch, Printed, failure, numbers, ran, typed
+from checkpoints import same_bits
+from command_line import DIM, WRITERS, Patch, Printed, failure, numbers, pipe, ran, typed
 from record_files import made
 from reference_files import REFERENCE
-from safetensors.numpy import load_file
+from safetensors.numpy import load, load_file
 
 import minibert
 from minibert.cli import main
+from minibert.equations.input_layer import Array
 from minibert.equations.quantization import PRECISIONS, quantized
+from minibert.files.arrays import write_vectors
+from minibert.files.reading import STDIN, arriving_texts
 
 TEXTS = ["we lived above the clouds", "", "clouds!"]
 DENSE, PROMPTS = str(REFERENCE / "sentences-dense"), str(REFERENCE / "sentences-prompts")
@@ -53,11 +63,22 @@ def test_encode_with_a_closed_stream(monkeypatch: Patch, capsys: Printed) -> Non
     assert numbers(capsys.readouterr().out).shape == (1, minibert.load_encoder(DENSE).encode("clouds!").size)
 
 
-@pytest.mark.parametrize(("option", "name"), [("--prompt-name", "prompt_name"), ("--prompt", "prompt")])
-def test_encode_with_a_prompt(option: str, name: str, capsys: Printed) -> None:
+@pytest.mark.parametrize(
+    ("options", "method", "told"),
+    [
+        (["--prompt-name", "query"], "encode", {"prompt_name": "query"}),
+        (["--prompt", "query"], "encode", {"prompt": "query"}),
+        (["--task", "query"], "encode_query", {}),
+        (["--task", "query", "--prompt", ""], "encode_query", {"prompt": ""}),
+        (["--task", "document"], "encode_document", {}),
+    ],
+)
+def test_encode_with_a_prompt_or_for_a_task(
+    options: list[str], method: str, told: dict[str, str], capsys: Printed
+) -> None:
     encoder = minibert.load_encoder(PROMPTS)
-    want = encoder.encode(TEXTS, **{name: "query"})
-    assert np.array_equal(numbers(ran(capsys, "encode", "-m", PROMPTS, option, "query", *TEXTS)[0]), want)
+    want = getattr(encoder, method)(TEXTS, **told)
+    assert np.array_equal(numbers(ran(capsys, "encode", "-m", PROMPTS, *options, *TEXTS)[0]), want)
     assert not np.allclose(want, encoder.encode(TEXTS), 0, 0.01)
 
 
@@ -106,21 +127,6 @@ def test_similar_finds_the_nearest_lines_of_a_file(
         assert failure(capsys, *similar) == f"{file}: expected texts, one on each line, found none"
 
 
-def test_what_cannot_be_done_is_said_in_words_of_a_shell(tmp_path: Path, capsys: Printed) -> None:
-    (tmp_path / "latin").write_bytes(b"caf\xe9\n")
-    for argv, message in (
-        (["similar", "we"], "give two texts, or one and --file"),
-        (["similar", "we", "lived", "--file", "x"], "--file takes one text, found 2"),
-        (["similar", "we", "--file", "x", "-k", "0"], "-k must be an integer >= 1, found 0"),
-        (["similar", "we", "--file", str(tmp_path / "none")], "No such file"),
-        (["similar", "we", "--file", str(tmp_path / "latin")], "latin is not UTF-8"),
-        (["encode", "we", "--prompt-name", "x"], "--prompt-name must be one of this model's 'query', 'document', fou"),
-        (["encode", "we", "-o", "x.txt"], "must end in .npy or .safetensors"),
-        (["encode", "we", "-o", f"{DENSE}/model.safetensors"], "model.safetensors"),
-    ):
-        assert message in failure(capsys, *argv, "-m", DENSE)
-
-
 @pytest.mark.parametrize("name", ["uses-sparse", "uses-sparse-router"])
 @pytest.mark.parametrize("task", [None, "query"])
 def test_sparse_vectors_are_lines_or_arrays(name: str, task: str | None, tmp_path: Path, capsys: Printed) -> None:
@@ -142,3 +148,152 @@ def test_sparse_vectors_are_lines_or_arrays(name: str, task: str | None, tmp_pat
     for more, error in ((["--normalize"], "is for dense vectors"), (["--precision", "int8"], "is for sentence vectors"),
                         (["-o", tmp_path / "a.npy"], "different numbers of tokens or weights")):  # fmt: skip
         assert error in failure(capsys, *argv, *more)
+
+
+FULL = ["we lived above the clouds", "dog bites man"]
+LONG = "we lived " * 20
+ONE_TOO_MANY = "we " * 15  # with [CLS] and [SEP] 17 tokens of 16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        ([], {}),
+        (["--pooling", "max", "--normalize"], {"pooling": "max", "normalize": True}),
+        (["--truncate", LONG, ONE_TOO_MANY], {"truncation": True}),
+    ],
+)
+def test_printed_numbers_read_back_exactly(
+    arguments: list[str], options: dict[str, Any], folder: Path, minilm: Path, capsys: Printed
+) -> None:
+    for model in (folder, minilm):
+        out, err = ran(capsys, "embed", "--model", model, *FULL, *arguments)
+        texts = FULL + [LONG, ONE_TOO_MANY] * ("truncation" in options)
+        assert np.array_equal(numbers(out), minibert.load(model).embed(texts, **options))
+        left_out = "26 of text 3, 1 of text 4"
+        told = f"minibert: 2 texts truncated: too long for this model; tokens left out: {left_out}\n"
+        assert err == (told if options.get("truncation") and model == folder else "")
+
+
+@pytest.mark.parametrize("texts", [["we", "the dog \u2028 bites"], []])
+def test_embed_reads_lines_of_stdin(texts: list[str], folder: Path, monkeypatch: Patch, capsys: Printed) -> None:
+    for arguments in ([], ["-"]):
+        typed(monkeypatch, "\n".join(texts).encode())
+        out, err = ran(capsys, "embed", "--model", folder, *arguments)
+        assert err == "" and out.count("\n") == len(texts)
+        assert not texts or np.array_equal(numbers(out), minibert.load(folder).embed(texts))
+
+
+def test_lines_come_as_they_are_there_and_in_chunks_of_so_many(monkeypatch: Patch) -> None:
+    pipe(monkeypatch, b"on", b"e\ntw\xc3", b"\xb6\r", b"\nthree\nfour\nfive\n", b"s", b"ix")
+    assert list(arriving_texts(STDIN)) == [["one"], ["twö", "three", "four", "five"], ["six"]]
+
+
+def test_an_error_about_a_text_names_its_line(folder: Path, monkeypatch: Patch, capsys: Printed) -> None:
+    typed(monkeypatch, b"\n" + b"we\n" * 3000 + b" \n\n" + b"we " * 20 + b"\n\n")
+    assert main(["embed", "--model", str(folder)]) == 1
+    out, err = capsys.readouterr()
+    assert "error: line 3004 of stdin has 22 tokens, but the longest sequence is 16 (max_length, else the " in err
+    assert "shorten it, or pass --truncate" in err
+    assert out.count("\n") >= 2047, "two chunks come before, with one empty line"
+
+
+def test_a_closed_stdin(folder: Path, monkeypatch: Patch, capsys: Printed) -> None:
+    closed = io.TextIOWrapper(io.BytesIO())
+    closed.close()
+    for stdin in (None, closed):
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert "stdin is closed; name a file, or give the texts" in failure(capsys, "embed", "--model", folder)
+
+
+def test_a_stream_into_a_file_keeps_no_chunk(folder: Path, tmp_path: Path) -> None:
+    kept: list[weakref.ref[Array]] = []
+
+    def vectors() -> Iterator[Array]:
+        for i in range(5):
+            rows = np.full((i, DIM), i, np.float32)
+            kept.append(weakref.ref(rows))
+            yield rows
+            assert sum(ref() is not None for ref in kept) == 1
+
+    path = tmp_path / "vectors.npy"
+    write_vectors(path, ".npy", vectors(), DIM, np.dtype("f4"), "mean")
+    assert np.load(path)[:, 0].tolist() == [1, 2, 2, 3, 3, 3, 4, 4, 4, 4]
+
+
+def test_embed_without_pooling_prints_a_token_a_line(folder: Path, capsys: Printed) -> None:
+    out, _ = ran(capsys, "embed", "--model", folder, "--pooling", "none", *FULL)
+    first, second, rest = out.split("\n\n")
+    expected = minibert.load(folder).embed(FULL, None)
+    assert rest == ""
+    assert np.array_equal(numbers(first), expected[0]) and np.array_equal(numbers(second), expected[1])
+
+
+@pytest.mark.parametrize("ending", [".npy", ".safetensors"])
+def test_embed_writes_a_file(ending: str, folder: Path, tmp_path: Path, capsys: Printed) -> None:
+    path = tmp_path / f"vectors{ending}"
+    path.write_text("what was here before")
+    printed = ran(capsys, "embed", "--model", folder, *FULL, "-o", path)
+    assert printed == ("", f"minibert: wrote {path}: embeddings (2, 8)\n")
+    written = {"embeddings": np.load(path)} if ending == ".npy" else load_file(path)
+    assert written.keys() == {"embeddings"}
+    assert same_bits(written["embeddings"], minibert.load(folder).embed(FULL))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["tiny", path.name]
+
+
+@pytest.mark.parametrize("texts", [FULL, []], ids=["two texts", "no text"])
+def test_embed_writes_tokens_with_offsets(texts: list[str], folder: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+    typed(monkeypatch, "".join(f"{text}\n" for text in texts).encode())
+    path = tmp_path / "tokens.safetensors"
+    assert main(["embed", "--model", str(folder), "--pooling", "none", "-o", str(path)]) == 0
+    written = load_file(path)
+    embeddings, offsets = written["embeddings"], written["offsets"]
+    expected = minibert.load(folder).embed(texts, None)
+    assert embeddings.dtype == np.float32 and offsets.dtype == np.int64 and offsets[-1] == len(embeddings)
+    parts = [embeddings[start:stop] for start, stop in itertools.pairwise(offsets)]
+    assert [part.tolist() for part in parts] == [rows.tolist() for rows in expected]
+
+
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="pipes with a name and /dev are POSIX")
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_folder_given_for_a_file_is_refused_before_anything_is_computed(
+    name: str, tmp_path: Path, capsys: Printed
+) -> None:
+    (arguments, ending), target = WRITERS[name], tmp_path / "made"
+    for path in (target, target.with_suffix(ending)):
+        path.mkdir()
+        message = failure(capsys, *arguments, path, "--model", "./nowhere")
+        assert message == f"{path} is a folder; name the file to write, in it or elsewhere"
+        assert list(path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("full_disk")
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_full_disk_is_said_and_leaves_nothing_behind(
+    name: str, folder: Path, tmp_path: Path, capsys: Printed
+) -> None:
+    arguments, ending = WRITERS[name]
+    there = tmp_path / f"there{ending}"
+    for before in ((), ("before",)):  # a new file, and one that is to be replaced
+        for text in before:
+            there.write_text(text)
+        assert failure(capsys, *arguments, there, "--model", folder) == f"{there}: No space left on device"
+        assert [file.read_text() for file in tmp_path.iterdir() if file.is_file()] == [*before]
+
+
+@POSIX
+@pytest.mark.parametrize("pooling", ["mean", "none"])
+def test_stdout_gets_the_bytes_and_keeps_what_it_has(pooling: str, folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "minibert", "embed", "--model", str(folder), "--pooling", pooling, *FULL]
+    through = subprocess.run([*command, "-o", "/dev/stdout"], capture_output=True, check=True).stdout
+    log = tmp_path / "log"
+    log.write_bytes(b"before")
+    with log.open("ab") as file:
+        subprocess.run([*command, "-o", "/dev/stdout"], stdout=file, check=True)
+    assert log.read_bytes() == b"before" + through
+    if pooling == "mean":
+        assert np.array_equal(np.load(io.BytesIO(through)), minibert.load(folder).embed(FULL))
+    else:
+        assert load(through)["offsets"].tolist() == [0, 7, 12]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from command_line import Patch, Printed
-from fake_hub import FakeHub, environment, silent
+from fake_hub import FakeHub, environment, files_of, silent
 from limits import CHILD_SECONDS
 from reference_files import REFERENCE
 
@@ -178,9 +178,8 @@ def test_a_line_at_a_time(command: str) -> None:
 
 
 def test_a_silent_hub(tmp_path: Path) -> None:
-    files = {path.name: path for path in MODEL.iterdir() if path.is_file()}
     with FakeHub() as hub:
-        hub.add("org/model", files)
+        hub.add("org/model", files_of(MODEL))
         hub.misbehave("safetensors", silent)
         with started("embed", "we lived", "-m", "org/model", env=environment(hub.endpoint, tmp_path)) as process:
             wait_until(lambda: len(hub.asked("safetensors")) > 0, process)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import Printed, failure
+from command_line import Patch, Printed, failure
 from reference_files import REFERENCE
 from served import SECONDS, Address, needs_server
 
@@ -100,18 +100,12 @@ def test_options_of_sentence_vectors_and_a_model_without_a_prompt() -> None:
         assert np.allclose(answer["data"][0]["embedding"], want, atol=1e-6) and answer["truncated"] == 1
 
 
-def test_its_warnings_have_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_warnings_have_no_colour(monkeypatch: Patch) -> None:
     """uvicorn would colour its own on a terminal, whatever NO_COLOR says."""
     seen: list[bool | None] = []
     monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: seen.append(self.config.use_colors))
     assert main(["serve", MODEL, "--port", "0"]) == 0
     assert seen == [False]
-
-
-def test_options_are_of_one_model(capsys: Printed) -> None:
-    for option, value in (("--truncate-dim", "4"), ("--prompts", "query=a"), ("--revision", "main")):
-        said = failure(capsys, "serve", MODEL, RERANKER, option, value)
-        assert f"{option} is an option of one model, found 2; leave it out, or serve one" in said
 
 
 def test_what_is_not_done_in_time_shows_in_the_exit_code() -> None:
@@ -139,15 +133,8 @@ def test_ctrl_c_ends_it_without_a_traceback(twice: bool) -> None:
         assert process.stderr.read() == ""
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", ""])
-def test_other_machines_need_a_token(host: str, capsys: Printed) -> None:
-    """Before anything is opened: no model is there."""
-    said = failure(capsys, "serve", "/nowhere", "--host", host)
-    assert "other machines can reach this server: name a token with --token-file or --token-env" in said
-
-
 @pytest.mark.parametrize("content", ["", " \n", "two words", "schl\u00fcssel", "a\nb", "a\x00b"])
-def test_a_token_that_is_none(content: str, tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_that_is_none(content: str, tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
     (tmp_path / "token").write_text(content, encoding="utf-8")
     said = failure(capsys, "serve", "/nowhere", "--token-file", str(tmp_path / "token"))
     assert said.startswith("the file that --token-file names must hold a token")
@@ -159,7 +146,7 @@ def test_a_token_that_is_none(content: str, tmp_path: Path, capsys: Printed, mon
 
 @pytest.mark.parametrize("by_variable", [False, True])
 def test_a_token_in_the_place_of_its_name_is_not_printed(
-    by_variable: bool, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+    by_variable: bool, capsys: Printed, monkeypatch: Patch
 ) -> None:
     for option in ("token-file", "token-env"):
         for port in ("8000", "70000"):
@@ -174,14 +161,42 @@ def test_a_token_in_the_place_of_its_name_is_not_printed(
     assert "geheim" not in failure(capsys, "serve", "/nowhere", *both)
 
 
-def test_what_is_refused_at_the_start(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "two tokens are named" in failure(capsys, "serve", MODEL, "--token-env", "A", "--token-file", "/b")
-    said = failure(capsys, "serve", MODEL, "--token-file", "/b")
-    assert said == "the file that --token-file names cannot be read: No such file or directory"
+AGAIN, OTHER = MODEL + "/../sentences-last-token", str(REFERENCE / "sentences-prompts")
+ONE = "is an option of one model, found 2; leave it out, or serve one"
+STARTS: list[tuple[tuple[str, ...], str]] = [
+    *((("/nowhere", "--host", host), "other machines can reach this server: name a token with --token-file or --token-")
+      for host in ("0.0.0.0", "::", "192.168.0.7", "")),  # before anything is opened
+    *(((MODEL, RERANKER, option, value), f"{option} {ONE}")
+      for option, value in (("--truncate-dim", "4"), ("--prompts", "query=a"), ("--revision", "main"))),
+    ((MODEL, "--token-env", "A", "--token-file", "/b"), "two tokens are named"),
+    ((MODEL, "--token-file", "/b"), "the file that --token-file names cannot be read: No such file or directory"),
+    ((MODEL, "--port", "70000"), "--port must be an integer from 0 to 65535"),
+    *(((MODEL, "--port", "0", "--name", odd), f"--name must be NAME or NAME=MODEL with one of {MODEL}; found {odd!r}")
+      for odd in ("=x", f"a={RERANKER}", "")),
+    ((MODEL, AGAIN, "--port", "0"), "two models are called 'sentences-last-token'; give one another name: --name"),
+    # a request for it would get the first model's vectors
+    *(((MODEL, OTHER, "--port", "0", "--name", "small", "--name", f"b={OTHER}", "--name", f"{alias}={OTHER}"),
+       f"two models are called {alias!r}; give") for alias in ("small", "sentences-last-token")),
+    ((MODEL, "--model", RERANKER), "is named too; leave one out"),
+    *(((MODEL, "--port", "0", "--reranker", str(REFERENCE / name)), expected) for name, expected in (
+        ("sentences-last-token", "name the folder of a CrossEncoder with --reranker"),
+        ("sentences-bare", "name a model with that head with --reranker"),  # which says nothing of its use
+        ("uses-inference", "this model has 3 labels; predict gives all"))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "message"), STARTS, ids=lambda value: f"{value!r:.40}")
+def test_what_is_refused_at_the_start(arguments: tuple[str, ...], message: str, capsys: Printed) -> None:
+    said = failure(capsys, "serve", *arguments)
+    assert message in said
+    if "--reranker" in arguments:
+        assert said.startswith("--reranker: ") and said.endswith(message) and "--model" not in said
+
+
+def test_what_this_machine_has_not_is_refused_at_the_start(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("waiting", "body", "texts", "grace"):
         assert main(["serve", MODEL, f"--max-{name}", "0"]) == 2
         assert f"argument --max-{name}: expected an integer >= 1, found '0'" in capsys.readouterr().err
-    assert "--port must be an integer from 0 to 65535" in failure(capsys, "serve", MODEL, "--port", "70000")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for command in (("serve", MODEL), ("explain", "--model", MODEL, "--live", "--no-browser")):
@@ -190,23 +205,6 @@ def test_what_is_refused_at_the_start(capsys: Printed, monkeypatch: pytest.Monke
     monkeypatch.setenv("TOKEN", "geheim")
     said = failure(capsys, "serve", MODEL, "--token-env", "TOKEN", "--host", "h" * 300)
     assert said.endswith("hhh, port 8000: each part of a host's name has 1 to 63 letters")
-    for wrong in ("=x", f"a={RERANKER}", ""):
-        said = failure(capsys, "serve", MODEL, "--port", "0", "--name", wrong)
-        assert f"--name must be NAME or NAME=MODEL with one of {MODEL}; found {wrong!r}" in said
-    said = failure(capsys, "serve", MODEL, MODEL + "/../sentences-last-token", "--port", "0")
-    assert "two models are called 'sentences-last-token'; give one another name: --name NAME=" in said
-    other = str(REFERENCE / "sentences-prompts")
-    for alias in ("small", "sentences-last-token"):  # a request for it would get the first model's vectors
-        names = "--name", "small", "--name", f"b={other}", "--name", f"{alias}={other}"
-        assert f"two models are called {alias!r}; give" in failure(capsys, "serve", MODEL, other, "--port", "0", *names)
-    assert "is named too; leave one out" in failure(capsys, "serve", MODEL, "--model", RERANKER)
-    for other, expected in (
-        ("sentences-last-token", "name the folder of a CrossEncoder with --reranker"),
-        ("sentences-bare", "name a model with that head with --reranker"),  # which says nothing of its use
-        ("uses-inference", "this model has 3 labels; predict gives all"),
-    ):
-        said = failure(capsys, "serve", MODEL, "--port", "0", "--reranker", REFERENCE / other)
-        assert said.startswith("--reranker: ") and said.endswith(expected) and "--model" not in said
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name))
     assert "serve needs starlette and uvicorn: pip install 'starlette>=" in failure(capsys, "serve", MODEL)
@@ -222,7 +220,7 @@ def test_the_bounds_of_the_command_line_hold() -> None:
         assert address.embed(["a"] * 2).status == 200
 
 
-def test_each_request_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_request_has_a_line(monkeypatch: Patch) -> None:
     """By variables of the environment; an option goes before. No text is written, and no line break of a path."""
     variables = ("SAME_BITS", "0"), ("PROMPTS", "query=a, b: ;document="), ("MODEL", "/nowhere"), ("NAME", "a;b")
     for name, value in (*variables, ("LOG_LEVEL", "debug"), ("MAX_TEXTS", "1")):
@@ -239,7 +237,7 @@ def test_each_request_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.search(r" path=/no%0Asuch status=404 ms=[\d.]+$", third)
 
 
-def test_wrong_variables(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_variables(capsys: Printed, monkeypatch: Patch) -> None:
     for name, value, expected in (
         ("PORT", "many", "invalid int value: 'many'"), ("SAME_BITS", "perhaps", "must be 1 or 0, found 'perhaps'"),
         ("LOG_LEVEL", "all", "invalid choice: 'all' (choose from "), ("PROMPTS", "query=a;c", "NAME=TEXT, found 'c'"),
@@ -254,7 +252,7 @@ def test_wrong_variables(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> No
         assert from_variables()["same_bits"] is (value == "1")
 
 
-def test_variables_of_no_option(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_no_option(capsys: Printed, monkeypatch: Patch) -> None:
     """It is named, but one that holds the token and those that Kubernetes sets for a service are not."""
     for name, value in (("PROT", "9000"), ("TOKEN", "geheim"), ("SERVICE_HOST", "80"), ("PORT_80_TCP_PROTO", "tcp")):
         monkeypatch.setenv(f"MINIBERT_SERVE_{name}", value)
@@ -268,7 +266,7 @@ def test_variables_of_no_option(capsys: Printed, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("option", [(), ("--reranker",)])
-def test_a_reranker_alone(option: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reranker_alone(option: tuple[str, ...], monkeypatch: Patch) -> None:
     """Without the default model of sentence vectors beside it, which would come from the Hub."""
     monkeypatch.delenv("MINIBERT_MODEL", raising=False)
     with serving("--name", "r", models=(*option, RERANKER), said="r", path="/rerank") as (_, address):

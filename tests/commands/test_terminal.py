@@ -167,55 +167,28 @@ def test_stdin_is_utf8_whatever_its_own_encoding(words: list[str], monkeypatch: 
         assert ("line 1 of stdin is not UTF-8 (" in capsys.readouterr().err) is not right
 
 
-# -- similar --file ------------------------------------------------------------------------------------------------
+EMBED, SIMILAR = ("embed", "-m", DENSE), ("similar", "-m", DENSE, "clouds", "--file")
 
 
-def named(content: bytes, where: str, folder: Path, monkeypatch: Patch) -> str:
-    """Give the name by which the option reads this content."""
-    (folder / "lines").write_bytes(content)
-    typed(monkeypatch, content)
-    return str(folder / "lines") if where == "a file" else "-"
-
-
-@pytest.mark.parametrize("where", ["a file", "stdin"])
-def test_similar_reads_lines_of_any_end(where: str, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
-    content = b"\xef\xbb\xbfclouds\r\n \r\n\nabove the\nwe\r\r\nlived"
-    name = named(content, where, tmp_path, monkeypatch)
-    found = ran(capsys, "similar", "-m", DENSE, "clouds", "--file", name)[0].split("\n")[:-1]
-    assert found[0] == "1.000  clouds", "the mark is no part of the first line"
-    assert sorted(line[7:] for line in found) == ["above the", "clouds", "lived", r"we\r"]
-    name = named(b"we\n\n" * 1000 + b"caf\xe9\n", where, tmp_path, monkeypatch)
-    shown = name if where == "a file" else "stdin"
-    assert f"line 2001 of {shown} is not UTF-8 (" in failure(capsys, "similar", "-m", DENSE, "we", "--file", name)
-
-
-def test_similar_refuses_lines_without_end_and_other_files(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
-    monkeypatch.setattr("minibert.files.reading.LONGEST_LINE", 1 << 10)
-    monkeypatch.setattr(sys, "stdin", None)
-    (tmp_path / "wide").write_bytes("we\n".encode("utf-16"))
-    for file, message in (
-        ("/dev/zero", "/dev/zero: a line of more than 1,024 bytes begins at byte 0"),
-        (tmp_path / "wide", "expected UTF-8, found the mark of UTF-16"),
-        (tmp_path, f"{tmp_path}: Is a directory"),
-        ("-", "stdin is closed; name a file"),
-    ):
-        assert message in failure(capsys, "similar", "-m", DENSE, "we", "--file", file)
-
-
-@pytest.mark.parametrize(("terminal", "typed_in"), [(True, False), (True, True), (False, False)])
-def test_similar_shows_a_bar_of_lines(
-    terminal: bool, typed_in: bool, tmp_path: Path, monkeypatch: Patch, capsys: Printed
-) -> None:
+@pytest.mark.parametrize(
+    ("words", "stdin", "stdout", "stderr", "bar"),  # of each stream, whether it is a terminal
+    [
+        (EMBED, False, False, True, True), (EMBED, False, False, False, False), (EMBED, False, True, True, False),
+        ((*EMBED, "-o", "a.npy"), False, True, True, True), ((*EMBED, "-o", "a.npy"), False, False, False, False),
+        ((*SIMILAR, "lines"), False, False, True, True), ((*SIMILAR, "lines"), True, True, True, True),
+        ((*SIMILAR, "lines"), False, False, False, False), ((*SIMILAR, "-"), True, False, True, False),
+    ],
+)  # fmt: skip
+def test_a_bar_where_neither_results_nor_typed_lines_share_its_terminal(
+    words: tuple[object, ...], stdin: bool, stdout: bool, stderr: bool, bar: bool, tmp_path: Path, monkeypatch: Patch,
+    capsys: Printed,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(common, "BAR_AFTER", 0.0)
-    name = named(b"clouds\n\nabove\n", "stdin" if typed_in else "a file", tmp_path, monkeypatch)
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: typed_in)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    out, err = ran(capsys, "similar", "-m", DENSE, "clouds", "--file", name)
-    assert ("similar: 2text" in err) == (terminal and not typed_in), err
-    assert out.startswith("1.000  clouds\n")
-
-
-# -- names ---------------------------------------------------------------------------------------------------------
+    typed(monkeypatch, made(tmp_path / "lines", b"clouds\n\n" + b"we\n" * 5000).read_bytes())  # several chunks
+    for stream, terminal in ((sys.stdin, stdin), (sys.stdout, stdout), (sys.stderr, stderr)):
+        monkeypatch.setattr(stream, "isatty", lambda terminal=terminal: terminal)
+    assert ("5001text" in ran(capsys, *words)[1]) == bar
 
 
 def test_only_words_that_are_alike_are_proposed() -> None:

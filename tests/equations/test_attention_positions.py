@@ -217,6 +217,13 @@ def test_rotary_numbers_differ_by_layer_type(config: dict[str, Any], thetas: tup
         np.testing.assert_array_equal(frequencies[layer_type], positions.rotary_frequencies(16, theta))
 
 
+NO_TABLE = Stored({})
+T5, MPNET = (partial(read, binder=NO_TABLE, side="encoder") for read in (schemes.t5_bias, schemes.mpnet_bias))
+DEBERTA = partial(schemes.deberta_log_buckets, binder=NO_TABLE)
+BUCKETS, DISTANCE = "relative_attention_num_buckets", "relative_attention_max_distance"
+LOGS = {"relative_attention": True, "max_position_embeddings": 9}
+
+
 @pytest.mark.parametrize(
     ("read", "config", "message"),
     [
@@ -229,27 +236,11 @@ def test_rotary_numbers_differ_by_layer_type(config: dict[str, Any], thetas: tup
         (schemes.layered_rotary, {**HEAD, "rope_parameters": {"full_attention": 1}}, "must be an object"),
         (partial(schemes.rotary, share=0.01), HEAD, "0 .*16"),
         (schemes.alibi, {}, "'num_attention_heads'"),
-        *(
-            (
-                partial(schemes.t5_bias, binder=Stored({}), side="encoder"),
-                {"relative_attention_num_buckets": buckets, "relative_attention_max_distance": distance},
-                f"'relative_attention_max_distance': .*buckets={buckets}, max_distance={distance}",
-            )
-            for buckets, distance in ((3, 128), (32, 8))
-        ),
-        *(
-            (
-                partial(schemes.deberta_log_buckets, binder=Stored({})),
-                {"relative_attention": True, "position_buckets": buckets, "max_position_embeddings": 9},
-                f"'position_buckets' .*buckets={buckets}, max_positions=9",
-            )
-            for buckets in (1, 16)
-        ),
-        (
-            partial(schemes.mpnet_bias, binder=Stored({}), side="encoder"),
-            {"relative_attention_num_buckets": 17, "num_attention_heads": 2},
-            "_num_buckets' .*32.* 17",
-        ),
+        (T5, {BUCKETS: 3, DISTANCE: 128}, f"'{DISTANCE}': .*buckets=3, max_distance=128"),
+        (T5, {BUCKETS: 32, DISTANCE: 8}, f"'{DISTANCE}': .*buckets=32, max_distance=8"),
+        (DEBERTA, LOGS | {"position_buckets": 1}, "'position_buckets' .*buckets=1, max_positions=9"),
+        (DEBERTA, LOGS | {"position_buckets": 16}, "'position_buckets' .*buckets=16, max_positions=9"),
+        (MPNET, {BUCKETS: 17, "num_attention_heads": 2}, "_num_buckets' .*32.* 17"),
     ],
 )
 def test_configs_that_make_no_sense_are_refused(
@@ -260,7 +251,7 @@ def test_configs_that_make_no_sense_are_refused(
 
 
 def test_numbers_of_t5_come_from_the_config() -> None:
-    numbers = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, "num_attention_heads": 3}
+    numbers = {BUCKETS: 8, DISTANCE: 20, "num_attention_heads": 3}
     for side in ("encoder", "decoder"):
         scheme = schemes.t5_bias(Config(numbers), Stored({}), side)
         assert (scheme.buckets, scheme.max_distance, scheme.bidirectional) == (8, 20, side == "encoder")

@@ -11,36 +11,9 @@ import seeded
 from drawn import normal
 from encoder_files import off
 
-from minibert.equations import fast
-from minibert.equations.activations import (
-    erf,
-    gelu,
-    gelu_tanh,
-    identity,
-    leaky_relu,
-    quick_gelu,
-    relu,
-    relu6,
-    sigmoid,
-    silu,
-    tanh,
-)
-from minibert.equations.blocks import (
-    Affine,
-    Block,
-    additive_mask,
-    attention,
-    attention_scores,
-    bert_encoder,
-    feed_forward,
-    gpt2_blocks,
-    linear,
-    post_norm_block,
-    pre_norm_block,
-    self_attention,
-    softmax,
-    visible,
-)
+from minibert.equations import activations, blocks, fast
+from minibert.equations.activations import erf, gelu, gelu_tanh, relu, silu
+from minibert.equations.blocks import Affine, Block, additive_mask, attention, attention_scores, linear, softmax
 from minibert.equations.heads import tied_logits
 from minibert.equations.input_layer import Array, bert_input, gpt2_input, layer_norm
 from minibert.equations.whole_models import BertWeights, Gpt2Weights, bert_model, gpt2_model
@@ -94,13 +67,13 @@ def far(function: Any, x: Array, truth: Any) -> float:
         (gelu, lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2, [0, 0, 200, 1e4]),
         (gelu_tanh, lambda x: x * (1 + math.tanh(ROOT * (x + 0.044715 * x**3))) / 2, [0, 0, 200, 1e4]),
         (silu, lambda x: x / (1 + math.exp(-x)), [0, 0, 200, 1e4]),
-        (quick_gelu, lambda x: x / (1 + math.exp(-1.702 * x)), [0, 0, 200, 1e4]),
+        (activations.quick_gelu, lambda x: x / (1 + math.exp(-1.702 * x)), [0, 0, 200, 1e4]),
         (relu, lambda x: max(x, 0), [0, 0, 200, 1e4]),
-        (tanh, math.tanh, [-1, -1, 1, 1]),
-        (sigmoid, lambda x: 1 / (1 + math.exp(-x)), [0, 0, 1, 1]),
-        (leaky_relu, lambda x: x if x > 0 else x / 100, [-100, -2, 200, 1e4]),
-        (relu6, lambda x: min(max(x, 0), 6), [0, 0, 6, 6]),
-        (identity, lambda x: x, [-1e4, -200, 200, 1e4]),
+        (activations.tanh, math.tanh, [-1, -1, 1, 1]),
+        (activations.sigmoid, lambda x: 1 / (1 + math.exp(-x)), [0, 0, 1, 1]),
+        (activations.leaky_relu, lambda x: x if x > 0 else x / 100, [-100, -2, 200, 1e4]),
+        (activations.relu6, lambda x: min(max(x, 0), 6), [0, 0, 6, 6]),
+        (activations.identity, lambda x: x, [-1e4, -200, 200, 1e4]),
     ],
 )
 def test_activations(function: Any, formula: Any, ends: list[float]) -> None:
@@ -111,15 +84,6 @@ def test_activations(function: Any, formula: Any, ends: list[float]) -> None:
 
 def numbers(*shape: int, salt: int = 0) -> Array:
     return 20 * seeded.values(shape, salt=salt)
-
-
-def test_softmax_gives_shares() -> None:
-    x = numbers(5, 33)
-    shares = softmax(x)
-    assert (shares > 0).all() and np.abs(shares.sum(axis=-1) - 1).max() <= SUM
-    np.testing.assert_allclose(softmax(x + 3), shares, rtol=1e-5)  # a constant changes nothing
-    np.testing.assert_allclose(shares[0, 1] / shares[0, 0], np.exp(x[0, 1] - x[0, 0]), rtol=1e-5)
-    np.testing.assert_array_equal(softmax(np.full((1, 2), 3e38, np.float32)), 0.5)
 
 
 # -- what is there for speed is the textbook's -------------------------------------------------------------------
@@ -195,6 +159,9 @@ def test_fast_softmax_scores_and_gelu(dtype: str) -> None:
         assert scores.dtype == dtype and off(scores, attention_scores(q, k, 0.3, added)) <= FAST
     assert fast.gelu(x).dtype == dtype and off(fast.gelu(x), gelu(x)) <= FAST
     want = softmax(x)
+    assert (want > 0).all() and np.abs(want.sum(axis=-1) - 1).max() <= SUM
+    np.testing.assert_allclose(want[..., 1:], want[..., :1] * np.exp(x[..., 1:] - x[..., :1]), rtol=1e-5)
+    np.testing.assert_array_equal(softmax(np.full((1, 2), 3e38, dtype)), 0.5)
     assert fast.softmax(x, out=x) is x
     assert off(x, want) <= FAST
 
@@ -210,7 +177,7 @@ def test_an_activation_piece_by_piece(rows: int) -> None:
 @pytest.mark.parametrize("window", [None, 0, 2])
 @pytest.mark.parametrize("causal", [False, True])
 def test_who_sees_whom_by_a_loop(causal: bool, window: int | None) -> None:
-    for (i, key), seen in np.ndenumerate(visible(np.arange(3, 7), np.arange(9), causal, window)):
+    for (i, key), seen in np.ndenumerate(blocks.visible(np.arange(3, 7), np.arange(9), causal, window)):
         query = i + 3
         assert seen == ((key <= query or not causal) and (window is None or abs(query - key) <= window))
 
@@ -244,19 +211,19 @@ def test_blocks_and_models_pass_each_argument_on() -> None:
     hidden, later = (additive_mask(each, "float64") for each in (keep, keep & np.tri(4, dtype=bool)))
 
     def post(x: Array, part: Block, f: Any, bias: Array | None = None) -> Array:
-        x = layer_norm(x + self_attention(x, part, 2, hidden, bias), *part.norm_1, EPS)
-        return layer_norm(x + feed_forward(x, part.up, part.down, f), *part.norm_2, EPS)
+        x = layer_norm(x + blocks.self_attention(x, part, 2, hidden, bias), *part.norm_1, EPS)
+        return layer_norm(x + blocks.feed_forward(x, part.up, part.down, f), *part.norm_2, EPS)
 
     def pre(x: Array, part: Block, f: Any) -> Array:
-        x = x + self_attention(layer_norm(x, *part.norm_1, EPS), part, 2, later)
-        return x + feed_forward(layer_norm(x, *part.norm_2, EPS), part.up, part.down, f)
+        x = x + blocks.self_attention(layer_norm(x, *part.norm_1, EPS), part, 2, later)
+        return x + blocks.feed_forward(layer_norm(x, *part.norm_2, EPS), part.up, part.down, f)
 
     same = np.testing.assert_array_equal
-    same(post_norm_block(x, one, 2, EPS, silu, hidden, bias), post(x, one, silu, bias))
-    same(pre_norm_block(x, one, 2, EPS, silu, later), pre(x, one, silu))
-    same(bert_encoder(x, mask, [one, two], 2, EPS), post(post(x, one, gelu), two, gelu))
+    same(blocks.post_norm_block(x, one, 2, EPS, silu, hidden, bias), post(x, one, silu, bias))
+    same(blocks.pre_norm_block(x, one, 2, EPS, silu, later), pre(x, one, silu))
+    same(blocks.bert_encoder(x, mask, [one, two], 2, EPS), post(post(x, one, gelu), two, gelu))
     both = pre(pre(x, one, gelu_tanh), two, gelu_tanh)
-    same(gpt2_blocks(x, mask, [one, two], last, 2, EPS), layer_norm(both, *last, EPS))
+    same(blocks.gpt2_blocks(x, mask, [one, two], last, 2, EPS), layer_norm(both, *last, EPS))
 
     ids, types, tables = np.array([[3, 0, 6, 3], [1, 5, 5, 2]]), mask, (normal(7, 6), normal(2, 6), normal(5, 6))
     weights = BertWeights(*tables, last, [one], one.query, two.norm_1, normal(7))

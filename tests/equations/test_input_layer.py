@@ -235,11 +235,5 @@ def test_order_of_the_sum_shows_in_the_bits(minilm: Path) -> None:
 
 def test_the_two_whole_layers_stand_before_what_other_families_do() -> None:
     """A reader meets all that BERT and GPT-2 need, and nothing else, above `gpt2_input`."""
-    source = inspect.getsource(equations)
-    assert re.findall(r"^def ([a-z]\w+)", source, re.MULTILINE)[:5] == [
-        "lookup",
-        "default_position_ids",
-        "layer_norm",
-        "bert_input",
-        "gpt2_input",
-    ]
+    found = re.findall(r"^def ([a-z]\w+)", inspect.getsource(equations), re.MULTILINE)[:5]
+    assert " ".join(found) == "lookup default_position_ids layer_norm bert_input gpt2_input"

@@ -1,16 +1,149 @@
-"""A config's words: null, true and false, and what a pickled one keeps."""
+"""A config's words and defaults; and what many layers share never changes: all that a row holds, a layer's config."""
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 import pytest
+from checkpoints import BERT, T5, write
 from reference_files import REFERENCE
 
-from minibert import FAMILIES
+import minibert
+from minibert import FAMILIES, Family
 from minibert.families.gemma import OTHER_IDS
+from minibert.families.parts.config import Config, Frozen, replace
+from minibert.families.parts.steps import Norm, Positions, Tokens
 from minibert.families.rows import BLOCKS
+
+CONSTANT = (str, int, float, bool, frozenset, FunctionType, type(None))
+
+
+def constants_in(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """All that can be reached from a value, with the way to it."""
+    yield path, value
+    if isinstance(value, Frozen):
+        for name, item in vars(value).items():
+            yield from constants_in(item, f"{path}.{name}")
+    elif isinstance(value, tuple):
+        for i, item in enumerate(value):
+            yield from constants_in(item, f"{path}[{i}]")
+    elif isinstance(value, MappingProxyType):
+        for name, item in value.items():
+            yield from constants_in(item, f"{path}[{name!r}]")
+    elif isinstance(value, partial):
+        yield from constants_in(value.args, f"{path}.args")
+        assert not value.keywords, f"{path}: keywords of a partial can be changed"
+
+
+def test_nothing_in_the_table_of_families_can_be_changed() -> None:
+    found = dict(constants_in(MappingProxyType(dict(FAMILIES)), "FAMILIES"))
+    assert len(found) > 1000 and "FAMILIES['bert'].steps[0].names" in found  # the walk went all the way down
+    changeable = {
+        path: type(value).__name__
+        for path, value in found.items()
+        if not isinstance(value, (*CONSTANT, Frozen, tuple, MappingProxyType, partial))
+    }
+    assert changeable == {}
+
+
+def test_a_row_keeps_what_it_was_made_of() -> None:
+    """The caller's own dict and list stay the caller's: what happens to them later does not reach the row."""
+    names, inner = ["tok.weight"], {"a": [1]}
+    defaults = {"eps": 1e-5, "nested": inner}
+    row = Family(model_type="mine", steps=[Tokens(path="tok", names=names)], defaults=defaults)  # type: ignore[arg-type]
+    names.append("other")
+    defaults["eps"] = 1.0
+    inner["a"].append(2)
+    assert row.steps[0].names == ("tok.weight",)
+    assert row.defaults == {"eps": 1e-5, "nested": {"a": (1,)}}
+    changed = replace(row, only={"a": "b"})
+    assert (changed.only, row.only, changed.defaults) == ({"a": "b"}, {}, row.defaults)
+    assert repr(changed).endswith("defaults={'eps': 1e-05, 'nested': {'a': (1,)}}, only={'a': 'b'})")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_row_may_be_sent_to_another_process(name: str) -> None:
+    row = FAMILIES[name]
+    copied: Any
+    for copied in (pickle.loads(pickle.dumps(row)), copy.deepcopy(row), copy.copy(row)):
+        assert repr(copied).partition(" at 0x")[0] == repr(row).partition(" at 0x")[0]
+        assert copied.defaults == row.defaults and [vars(step).keys() for step in copied.steps]
+        with pytest.raises(TypeError):
+            copied.defaults["pad_token_id"] = 3
+        with pytest.raises(AttributeError):
+            copied.model_type = "other"
+
+
+# -- config --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return minibert.load(write(tmp_path, T5)).config
+
+
+def test_a_config_says_that_it_is_read_only(config: Config) -> None:
+    for key in ("hidden_size", "d_model", "new", "_data"):
+        with pytest.raises(AttributeError, match=key):
+            setattr(config, key, 3)
+        with pytest.raises(AttributeError):
+            delattr(config, key)
+    assert config.hidden_size == 8
+
+
+def test_a_config_may_be_copied_and_sent(config: Config) -> None:
+    for copied in (pickle.loads(pickle.dumps(config)), copy.deepcopy(config), copy.copy(config)):
+        assert copied == config and copied.hidden_size == 8 and copied.n_positions == 512
+        assert copied.pad_token_id == 0  # a default of the family
+        with pytest.raises(TypeError):
+            copied["task_specific_params"]["new"] = 1
+        with pytest.raises(minibert.CheckpointError, match=r"config.json: 'colour'"):
+            copied.integer("colour")
+
+
+def test_null_under_one_word_gives_way_to_a_value_under_another() -> None:
+    words = {"hidden_size": "n_embd", "width": "n_embd"}
+    for data in ({"hidden_size": None, "n_embd": 8}, {"n_embd": None, "hidden_size": 8}):
+        config = Config(data, words, {"hidden_size": 3})
+        assert config.hidden_size == config["n_embd"] == config.integer("hidden_size") == 8
+        assert config.get("n_embd") == 8
+    nothing = Config({"hidden_size": None, "n_embd": None}, words, {"hidden_size": 3})
+    assert nothing["hidden_size"] is None  # the file says that there is none, so no default stands in
+
+
+# -- what a row of one's own, and what is passed for it, is told -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("steps", "found"),
+    [
+        ((Positions(path="embeddings.position_embeddings"), Tokens(path="embeddings.word_embeddings")), "a Positions"),
+        ((Norm(path="embeddings.LayerNorm"),), "a Norm"),
+        ((Tokens(path="embeddings.word_embeddings", when=lambda config: False),), "no step"),
+        ((), "no step"),
+    ],
+)
+def test_a_first_step_that_is_not_tokens(tmp_path: Path, steps: tuple[Any, ...], found: str) -> None:
+    row = Family(model_type="mine", steps=steps, checked_prefixes=())
+    with pytest.raises(ValueError, match=f"{found}"):
+        minibert.load(write(tmp_path), family=row)
+
+
+@pytest.mark.parametrize("given", ["gpt2", "nonsense", Family, {"model_type": "bert"}])
+def test_a_family_that_is_none(tmp_path: Path, given: Any) -> None:
+    with pytest.raises(TypeError, match=f"{type(given).__name__}") as told:
+        minibert.load(write(tmp_path, BERT), family=given)
+    assert ("minibert.FAMILIES['gpt2']" in str(told.value)) == (given == "gpt2")
+
+
+# -- defaults ----------------------------------------------------------------------------------------------------------
 
 # keys that the reference's code asks for and its class does not list; mpnet has no types
 OLDER_GEMMA2 = ("tie_word_embeddings", "sliding_window_pattern", "global_head_dim", "num_global_key_value_heads")

@@ -1,5 +1,5 @@
 """Every row of the families table against what the reference computes: on tiny checkpoints of each family, on BERT's
-and GPT-2's own sizes, and on a published model.
+and GPT-2's own sizes, and on a published model. Gemma's factor and the activations by themselves.
 
 Before a norm or a projection nothing may differ. Keys and sides are the reference's too.
 """
@@ -7,6 +7,7 @@ Before a norm or a projection nothing may differ. Keys and sides are the referen
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import shutil
 from itertools import product
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import seeded
-from checkpoints import change_json
+from checkpoints import change_json, write
 from reference_files import BY_NAME, CASES, REFERENCE, Case
 from safetensors.numpy import load_file
 
@@ -24,6 +25,7 @@ import minibert
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families.parts import attention_schemes as schemes
+from minibert.families.parts.bound_blocks import ACTIVATIONS
 from minibert.families.parts.modules import LayerNorm
 from minibert.families.parts.steps import Lookup, Norm, Project
 from minibert.models.run import packing
@@ -251,3 +253,74 @@ def test_texts_on_a_published_model(minilm: Path, number: str) -> None:
             assert worst(ours, want) <= (AFTER_NORM if short == "output" else 0), key
         norm = layer["embeddings.LayerNorm"]
         assert isinstance(norm, LayerNorm) and norm.eps == 1e-12
+
+
+# -- Gemma's factor ------------------------------------------------------------------------------------------------
+
+WIDTH = 3072  # Gemma 7B: sqrt(3072) = 55.4256..., of which bfloat16 would make 55.5
+# the numbers 1, -0.1 and 0.3 as each format holds them, and the bits that the reference, transformers 5.23, makes of
+# them when it is told to load such a file in float32
+FACTOR = {
+    "BF16": ([0x3F80, 0xBDCD, 0x3E9A], [0x425DB3D7, 0xC0B18903, 0x41855E2F]),
+    "F16": ([0x3C00, 0xAE66, 0x34CD], [0x425DB3D7, 0xC0B15196, 0x41850B0C]),
+    "F32": ([0x3F800000, 0xBDCCCCCD, 0x3E99999A], [0x425DB3D7, 0xC0B15CAC, 0x41850581]),
+}
+
+
+@pytest.mark.parametrize("stored", FACTOR)
+@pytest.mark.parametrize("family", ["gemma", "gemma2", "gemma3_text"])
+def test_gemma_s_factor_is_a_float32_number_whatever_a_file_stores(tmp_path: Path, family: str, stored: str) -> None:
+    numbers, bits = FACTOR[stored]
+    row = np.resize(np.array(numbers, np.uint32 if stored == "F32" else np.uint16), WIDTH)
+    config = {"model_type": family, "vocab_size": 1, "hidden_size": WIDTH, "num_attention_heads": 16}
+    write(tmp_path, config, {"model.embed_tokens.weight": (stored, (1, WIDTH), row.tobytes())})
+    with minibert.load(tmp_path) as layer, minibert.load(tmp_path, dtype="float64") as exact:
+        row, called = layer([[0]])[0, 0], layer.embed_tokens([0])[0]
+        assert row[:3].view(np.uint32).tolist() == bits
+        assert row.tobytes() == called.tobytes()
+        np.testing.assert_array_equal(exact([[0]])[0, 0], exact.embed_tokens.weight[0] * WIDTH**0.5)
+
+
+# -- activations, by the config's words --------------------------------------------------------------------------------
+
+DIGITS = 5e-9  # the values below have nine digits of numbers up to 6
+ACTIVATION_64 = 2e-12  # measured 9.2e-13, of the rounded constant in gelu_fast
+ACTIVATION_32 = 1e-6  # times max(1, |x|), against torch in float32; measured 3.6e-7
+X = np.array([-6, -3, -1, -0.25, 0.25, 1, 3, 6])
+GELU = [-5.91952587e-09, -0.00404969409, -0.158655254, -0.100323419, 0.149676581, 0.841344746, 2.99595031, 5.99999999]
+BY_TANH = [-8.43964898e-11, -0.00363739208, -0.158808009, -0.100324649, 0.149675351, 0.841191991, 2.99636261, 6]
+SILU = [-0.0148357389, -0.14227762, -0.268941421, -0.109455875, 0.140544125, 0.731058579, 2.85772238, 5.98516426]
+QUICK = [-0.00022035355, -0.0180713097, -0.154204234, -0.0988003501, 0.15119965, 0.845795766, 2.98192869, 5.99977965]
+TANH = [-0.999987712, -0.995054754, -0.761594156, -0.244918662, 0.244918662, 0.761594156, 0.995054754, 0.999987712]
+# what transformers 5.23 on torch 2.13 gives for X in float64, by its word
+THEIRS = {
+    "gelu": GELU, "gelu_python": GELU, "gelu_new": BY_TANH, "gelu_fast": BY_TANH, "gelu_accurate": BY_TANH,
+    "gelu_pytorch_tanh": BY_TANH, "gelu_python_tanh": BY_TANH, "relu": [0, 0, 0, 0, 0.25, 1, 3, 6], "silu": SILU,
+    "swish": SILU, "quick_gelu": QUICK, "tanh": TANH, "relu6": [0, 0, 0, 0, 0.25, 1, 3, 6],
+    "leaky_relu": [-0.06, -0.03, -0.01, -0.0025, 0.25, 1, 3, 6],
+    "sigmoid": [0.00247262316, 0.0474258732, 0.268941421, 0.437823499, 0.562176501, 0.731058579, 0.952574127,
+                0.997527377],
+    "linear": X,
+}  # fmt: skip
+
+
+def test_every_word_of_an_activation_has_values() -> None:
+    assert set(THEIRS) == set(ACTIVATIONS)
+
+
+@pytest.mark.parametrize("word", ACTIVATIONS)
+def test_values_of_an_activation(word: str) -> None:
+    function = ACTIVATIONS[word]
+    assert np.abs(function(X) - THEIRS[word]).max() <= DIGITS
+    assert function(X.astype(np.float32)).dtype == np.float32
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("word", ACTIVATIONS)
+def test_an_activation_is_the_reference_s_own(word: str) -> None:
+    torch, activations = importlib.import_module("torch"), importlib.import_module("transformers.activations")
+    function, theirs = ACTIVATIONS[word], activations.ACT2FN[word]
+    for dtype, tolerance in (("float32", ACTIVATION_32), ("float64", ACTIVATION_64)):
+        x: Array = np.linspace(-12, 12, 100_001).astype(dtype)
+        off = np.abs(function(x) - theirs(torch.from_numpy(x)).numpy()) / np.maximum(1, np.abs(x))
+        assert off.max() <= tolerance

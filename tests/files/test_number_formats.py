@@ -22,9 +22,6 @@ WORD = "embeddings.word_embeddings.weight"
 POSITION = "embeddings.position_embeddings.weight"
 
 
-# -- number formats ------------------------------------------------------------------------------------------------
-
-
 def float_of(bits: int, exponent_bits: int, mantissa_bits: int) -> float:
     """The number that bits mean, by IEEE 754 in plain Python; the largest exponent is infinity and NaN."""
     sign = -1.0 if bits >> (exponent_bits + mantissa_bits) else 1.0

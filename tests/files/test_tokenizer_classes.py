@@ -173,10 +173,7 @@ def test_a_lowercased_tokenizer_keeps_its_settings(tmp_path: Path) -> None:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tokenizer_class": "BertJapaneseTokenizer"}, "BertJapaneseTokenizer"),
     ({"tokenizer_class": "HerbertTokenizerFast"}, "HerbertTokenizer"),
-    (
-        {"tokenizer_class": "RobertaTokenizer"},
-        "RobertaTokenizer.*BPE",
-    ),
+    ({"tokenizer_class": "RobertaTokenizer"}, "RobertaTokenizer.*BPE"),
     ({"tokenizer_class": 3}, "'tokenizer_class' .*3"),
     ({"tokenizer_class": ""}, "tokenizer_config.json: 'tokenizer_class'"),
     ({"truncation_side": "middle"}, "'truncation_side' .*'middle'"),

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoints import SPECIAL, wordpiece_json, write_hollow
-from fake_hub import FakeHub, commit_of, drip, environment, use
+from fake_hub import FakeHub, commit_of, drip, environment, files_of, hub_of
 from huggingface_hub.utils.tqdm import progress_bar_states
 from limits import CHILD_SECONDS
 
@@ -60,10 +60,6 @@ def bert_folder(folder: Path, vocab: int, dim: int, positions: int, words: dict[
     return folder
 
 
-def files_of(folder: Path) -> dict[str, Path]:
-    return {path.name: path for path in folder.iterdir()}
-
-
 # -- at the sizes of bert-base-uncased ----------------------------------------------------------------------------
 
 
@@ -77,9 +73,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def hub(large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    with FakeHub() as hub:
-        hub.add("bert-base-uncased", files_of(large))
-        use(monkeypatch, hub.endpoint, tmp_path / "home")
+    with hub_of(monkeypatch, tmp_path / "home", "bert-base-uncased", large) as hub:
         yield hub
     shutil.rmtree(tmp_path / "home")
 
@@ -278,9 +272,7 @@ def test_a_bar_for_what_takes_longer_than_a_second_on_a_terminal_only(
     ticks, terminal = itertools.count(), stream()
     monkeypatch.setattr("tqdm.std.time", lambda: next(ticks) * second)
     monkeypatch.setitem(progress_bar_states, "_global", wanted)
-    with FakeHub() as hub:
-        hub.add("org/bert", files_of(small))
-        use(monkeypatch, hub.endpoint, tmp_path / "home")
+    with hub_of(monkeypatch, tmp_path / "home", "org/bert", small):
         monkeypatch.setattr(sys, "stderr", terminal)
         minibert.load("org/bert").close()
         monkeypatch.undo()

@@ -1,24 +1,32 @@
-"""A name on a Hub -> files and tables, through the real client: the requests and their bytes."""
+"""A name on a Hub -> files and tables, through the real client: the requests and their bytes; and for sentence vectors
+which files are fetched, and when.
+"""
 
 from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import pytest
-from checkpoints import write_shards
+from checkpoints import VOCAB, numbers, same_bits, write_shards
+from command_line import Patch
 from encoder_files import CASE
-from fake_hub import FakeHub, commit_of, drip, environment, late, quick_pauses, status, use
+from fake_hub import FakeHub, commit_of, drip, environment, files_of, late, quick_pauses, status, use
 from huggingface_hub import hf_hub_download
 from limits import CHILD_SECONDS
+from reference_files import REFERENCE
 from safetensors.numpy import load_file, save
+from static_folders import static_folder
 from tiny_model import FILES, WORD
 
 import minibert
@@ -38,19 +46,6 @@ def rows(name: str, ids: list[int], lazy: bool = True, **options: object) -> np.
 # -- names, revisions, files -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["org/tiny", "gpt2"])
-def test_one_word_names_work_as_others_do(hub: FakeHub, name: str) -> None:
-    hub.add(name, FILES, commit=commit_of("newest"))
-    repository = resolve(name)
-    assert repository.commit == commit_of("newest")
-    assert len(hub.requests) == 1
-    config = repository.file("config.json")
-    assert config is not None
-    assert config.read_bytes() == FILES["config.json"]
-    assert repository.file("vocab.txt") is None and len(hub.requests) == 3  # an absent file costs no request
-    assert np.array_equal(rows(name, [7, 3]), WORD[[7, 3]])
-
-
 @pytest.mark.parametrize("revision", ["v1.0", "refs/pr/7", "main", commit_of("org/tiny")])
 def test_a_branch_a_tag_a_pull_request_and_a_commit(hub: FakeHub, revision: str) -> None:
     hub.repositories["org/tiny"].revisions |= {"v1.0": commit_of("org/tiny"), "refs/pr/7": commit_of("org/tiny")}
@@ -59,6 +54,9 @@ def test_a_branch_a_tag_a_pull_request_and_a_commit(hub: FakeHub, revision: str)
         [] if revision == commit_of("org/tiny") else [f"/api/models/org/tiny/revision/{quote(revision, safe='')}"]
     )
     assert repository.commit == commit_of("org/tiny")
+    asked = len(hub.requests)  # after the list of files has come, an absent one costs no request
+    assert repository.file("vocab.txt") is None
+    assert len(hub.requests) - asked == (revision == commit_of("org/tiny"))
     assert np.array_equal(rows("org/tiny", [1], revision=revision), WORD[[1]])
     hub.forget()
     assert np.array_equal(rows("org/tiny", [1], revision=revision, local_files_only=True), WORD[[1]])
@@ -90,7 +88,7 @@ def test_header_and_rows_are_of_one_commit(hub: FakeHub) -> None:
     assert np.array_equal(table.rows(np.array([300])), WORD[[300]])
 
 
-def test_names_without_an_owner(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_without_an_owner(hub: FakeHub, tmp_path: Path, monkeypatch: Patch) -> None:
     """As sentence-transformers completes names; old models have no owner, and a folder of that name comes first."""
     folder = CASE["bert"].folder
     for name in ("sentence-transformers/tiny-L6", "gpt2", "BERT-base-uncased", "someone/tiny"):
@@ -121,15 +119,6 @@ def test_names_without_an_owner(hub: FakeHub, tmp_path: Path, monkeypatch: pytes
 # -- few bytes, few requests -------------------------------------------------------------------------------------
 
 
-def test_a_second_run_asks_only_for_the_commit(hub: FakeHub) -> None:
-    assert np.array_equal(rows("org/tiny", [9, 4, 300]), WORD[[9, 4, 300]])
-    assert resolve("org/tiny").file("config.json") is not None
-    hub.forget()
-    assert np.array_equal(rows("org/tiny", [300, 9]), WORD[[300, 9]])
-    assert resolve("org/tiny").file("config.json") is not None
-    assert [request.path.partition("?")[0] for request in hub.requests] == ["/api/models/org/tiny/revision/main"] * 2
-
-
 def test_only_the_shards_that_hold_what_is_asked_for(hub: FakeHub) -> None:
     index = json.dumps({"weight_map": {"word": "a.safetensors", "rest": "b.safetensors"}}).encode()
     hub.add("org/shards", {"config.json": b"{}", INDEX: index, "a.safetensors": save({"word": WORD})})
@@ -142,7 +131,7 @@ def test_only_the_shards_that_hold_what_is_asked_for(hub: FakeHub) -> None:
 
 
 def test_two_commits_are_apart_and_ranges_lie_where_they_are_told(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     assert np.array_equal(rows("org/tiny", [2]), WORD[[2]])
     assert (tmp_path / "home" / "assets" / "minibert" / "models--org--tiny" / commit_of("org/tiny")).is_dir()
@@ -205,7 +194,7 @@ FOLDERS = {  # the folder of whole files: the caller's, a variable's, the client
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_whole_files_lie_where_they_are_told(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, sharded: bool
+    hub: FakeHub, tmp_path: Path, monkeypatch: Patch, kind: str, sharded: bool
 ) -> None:
     """As in sentence-transformers: `cache_folder`, or else its variable, replaces the Hub's cache."""
     options, variables, where = FOLDERS[kind]
@@ -219,7 +208,7 @@ def test_whole_files_lie_where_they_are_told(
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         folder = write_shards(tmp_path / "shards", config, parts)
         weights = [path.name for path in folder.glob("*.safetensors")]
-    hub.add("org/bert", {path.name: path for path in folder.iterdir()})
+    hub.add("org/bert", files_of(folder))
     want = CASE["bert"].load()([5, 6])
     with minibert.load_encoder("org/bert", **options) as encoder:
         assert np.array_equal(encoder([5, 6]), want)
@@ -245,9 +234,7 @@ def test_a_list_that_is_known_tells_what_the_cache_lacks(hub: FakeHub) -> None:
         repository.file("modules.json")
 
 
-def test_ranges_that_no_disk_takes_are_done_without(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranges_that_no_disk_takes_are_done_without(hub: FakeHub, tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("MINIBERT_CACHE", str(tmp_path / "file" / "below"))  # cannot be made, not even by root
     assert np.array_equal(rows("org/tiny", [9, 4]), WORD[[9, 4]])
@@ -257,10 +244,7 @@ def test_ranges_that_no_disk_takes_are_done_without(
         resolve("org/tiny").file("config.json")
 
 
-# -- the Hub is down ---------------------------------------------------------------------------------------------
-
-
-def test_where_the_hub_is_down_the_last_known_commit_stands_in(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_hub_is_down_the_last_known_commit_stands_in(hub: FakeHub, monkeypatch: Patch) -> None:
     quick_pauses(monkeypatch)
     rows("org/tiny", [9, 4])
     hub.misbehave("/api/", status(503))
@@ -268,9 +252,6 @@ def test_where_the_hub_is_down_the_last_known_commit_stands_in(hub: FakeHub, mon
     with pytest.raises(HubError, match="503") as error:
         rows("org/tiny", [300])
     assert str(error.value).count("`minibert extract`") == 1  # advice once
-
-
-# -- several processes -------------------------------------------------------------------------------------------
 
 
 def test_two_processes_at_once_share_one_cache(hub: FakeHub, tmp_path: Path) -> None:
@@ -294,3 +275,101 @@ def test_two_processes_at_once_share_one_cache(hub: FakeHub, tmp_path: Path) -> 
     )
     assert third.stdout == WORD[0:300:3].tobytes()
     assert hub.requests == []
+
+
+USELESS = ("pytorch_model.bin", "onnx/model.onnx", "README.md", "2_Dense/pytorch_model.bin", "train_script.py")
+
+
+def put(hub: FakeHub, name: str | Path, useless: tuple[str, ...] = USELESS) -> None:
+    folder = REFERENCE / name
+    hub.add(f"org/{folder.name}", {**files_of(folder), **dict.fromkeys(useless, b"x" * 1000)})
+
+
+def fetched(hub: FakeHub) -> set[str]:
+    found = (re.search(r"/resolve/[^/]+/(.+)$", request.path) for request in hub.requests if request.method == "GET")
+    return {match[1] for match in found if match}
+
+
+def test_only_what_is_needed_is_fetched(hub: FakeHub) -> None:
+    name = "sentences-dense"
+    put(hub, name)
+    encoder = minibert.load_encoder(f"org/{name}")
+    at_once = {
+        "modules.json", "config.json", "model.safetensors", "1_Pooling/config.json", "2_Dense/config.json",
+        "2_Dense/model.safetensors", "3_Normalize/config.json", "sentence_bert_config.json",
+        "config_sentence_transformers.json", "tokenizer_config.json",
+    }  # fmt: skip
+    assert fetched(hub) == at_once  # the settings are computed here, or the model is refused now
+    found = encoder.encode(["we lived", "clouds"])
+    assert fetched(hub) == {*at_once, "tokenizer.json"}
+    hub.forget()
+    encoder.encode("the", normalize_embeddings=True)
+    assert hub.requests == []
+    again = minibert.load_encoder(f"org/{name}", local_files_only=True).encode(["we lived", "clouds"])
+    assert hub.requests == []
+    assert same_bits(found, again)
+    assert same_bits(found, minibert.load_encoder(REFERENCE / name).encode(["we lived", "clouds"]))
+
+
+def sparse(encoder: minibert.Encoder) -> list[np.ndarray]:
+    vector = encoder.encode_sparse("we")
+    return [vector.ids, vector.weights]
+
+
+PAIRS = [("we", "the clouds"), ("a", "b")]
+KINDS: dict[str, tuple[Callable[[minibert.Encoder], Any], set[str]]] = {  # folder -> a call, and files that it fetches
+    "sentences-cls": (lambda encoder: encoder.encode(["we"]), {"0_Transformer/model.safetensors"}),
+    "late-fixed": (lambda encoder: encoder.encode_query(["we", "the clouds"]), set()),
+    "late-pylate": (lambda encoder: encoder.encode_query(["we", "the clouds"]), set()),
+    "late-stanford": (lambda encoder: encoder.encode_query(["we", "the clouds"]), {"artifact.metadata"}),
+    "uses-reranker": (lambda encoder: encoder.predict(PAIRS), set()),
+    "uses-reranker-logits": (lambda encoder: encoder.predict(PAIRS), set()),
+    "uses-sparse-sum": (sparse, {"1_SpladePooling/config.json"}),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_model_of_the_hub_is_its_folder(hub: FakeHub, name: str) -> None:
+    """With modules.json and without it: the files of its use are fetched, no others, and later no file at all."""
+    compute, needed = KINDS[name]
+    put(hub, name)
+    found = compute(minibert.load_encoder(f"org/{name}"))
+    assert needed <= fetched(hub) and fetched(hub).isdisjoint(USELESS)
+    hub.forget()
+    again = compute(minibert.load_encoder(f"org/{name}", local_files_only=True))
+    assert hub.requests == []
+    for each in zip(found, again, compute(minibert.load_encoder(REFERENCE / name)), strict=True):
+        assert same_bits(*each[:2]) and same_bits(*each[1:])
+
+
+@pytest.mark.parametrize("inside", ["", "0_StaticEmbedding"])
+def test_of_a_static_model_only_the_rows_of_the_texts_are_fetched(hub: FakeHub, tmp_path: Path, inside: str) -> None:
+    """With `lazy` the rows of a call are fetched together, other tensors whole; the bits are the folder's."""
+    rows, shared = numbers(VOCAB, 2000), dict(mapping=np.arange(VOCAB)[::-1], weights=np.linspace(1, 2, VOCAB))
+    folder = static_folder(tmp_path / "model", inside, normalized=True, embeddings=rows, **shared)
+    put(hub, folder, useless=())
+    texts = ["we lived above", "the clouds above"]
+    want = minibert.load_encoder(folder).encode(texts)
+    encoder = minibert.load_encoder(f"org/{folder.name}", lazy=True)
+    assert same_bits(encoder.encode(texts), want)
+    hub.forget()
+    assert same_bits(pickle.loads(pickle.dumps(encoder)).encode(texts), want) and hub.requests == []  # in the cache
+    alike = ["a " * 1000, "b " * 1100]  # two tiles: their rows, which are neighbours, are fetched together
+    assert same_bits(encoder.encode(alike), minibert.load_encoder(folder).encode(alike))
+    (request,) = hub.requests
+    assert request.path.endswith("model.safetensors") and 2 * 4 * 2000 <= hub.sent < 4 * 4 * 2000
+    whole = minibert.load_encoder(f"org/{folder.name}")
+    assert same_bits(whole.encode(texts), want)
+    assert same_bits(minibert.load(f"org/{folder.name}")([[5]])[0, 0], rows[-6] * np.float32(shared["weights"][5]))
+    hub.forget()
+    shutil.rmtree(tmp_path / "home" / "assets")  # as if another program had fetched the files
+    options: dict[str, Any] = dict(revision=commit_of(f"org/{folder.name}"), local_files_only=True)
+    assert same_bits(minibert.load_encoder(f"org/{folder.name}", **options).encode(texts), want) and hub.requests == []
+
+
+def test_a_path_that_leaves_the_model_is_not_asked_for(hub: FakeHub) -> None:
+    modules = b'[{"type": "sentence_transformers.models.Transformer", "path": "../../other/resolve/main"}]'
+    hub.add("org/bad", {"modules.json": modules, "config.json": b"{}"})
+    with pytest.raises(minibert.CheckpointError):
+        minibert.load_encoder("org/bad")
+    assert fetched(hub) == {"modules.json"}

@@ -1,16 +1,26 @@
-"""Tokens and passwords reach the Hub, and no message, no folder's name and no other host."""
+"""Tokens and passwords reach the Hub, and no message, no folder's name and no other host. Of files of another user the
+error names the path that cannot be read, and never calls a file absent or damaged.
+"""
 
 from __future__ import annotations
 
+import os
 import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import fake_hub
 import numpy as np
 import pytest
+from command_line import Patch
 from encoder_files import CASE
-from fake_hub import FakeHub, use
+from fake_hub import FakeHub, environment, files_of, use
 from huggingface_hub import constants
+from limits import CHILD_SECONDS
 from tiny_model import WORD
 
 import minibert
@@ -19,7 +29,7 @@ from minibert.hub.repository import resolve
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch: Patch) -> None:
     fake_hub.quick_pauses(monkeypatch)
 
 
@@ -32,7 +42,7 @@ def read(whole: bool = False, revision: str | None = None) -> np.ndarray:
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_token_reaches_no_other_host_and_stands_nowhere(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, whole: bool
+    hub: FakeHub, monkeypatch: Patch, tmp_path: Path, whole: bool
 ) -> None:
     hub.repositories["org/tiny"].gated = True
     monkeypatch.setenv("HF_TOKEN", " hf_right\n")
@@ -57,10 +67,13 @@ def test_a_range_is_asked_for_by_the_name_and_version_alone(hub: FakeHub) -> Non
 
 @pytest.mark.parametrize(
     "endpoint",
-    ["https://user:se/cret@hub.invalid", "user:secret@hub", "https://user:secret@[::1", "https://secret@hub"],
-)
-def test_a_password_in_the_endpoint_is_refused_and_not_shown(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, endpoint: str
+    [
+        "https://user:se/cret@hub.invalid", "user:secret@hub", "https://user:secret@[::1", "https://secret@hub",
+        "ftp://hub", "https://:80", "https://hub:port", "https://[::1",
+    ],
+)  # fmt: skip
+def test_an_endpoint_that_is_none_or_holds_a_password_is_refused_and_not_shown(
+    monkeypatch: Patch, tmp_path: Path, endpoint: str
 ) -> None:
     use(monkeypatch, endpoint, tmp_path)
     with pytest.raises(HubError, match="HF_ENDPOINT") as error:
@@ -68,22 +81,13 @@ def test_a_password_in_the_endpoint_is_refused_and_not_shown(
     assert "cret" not in str(error.value)
 
 
-@pytest.mark.parametrize("endpoint", ["ftp://hub", "https://:80", "https://hub:port", "https://[::1"])
-def test_an_endpoint_that_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, endpoint: str) -> None:
-    use(monkeypatch, endpoint, tmp_path)
-    with pytest.raises(HubError, match="HF_ENDPOINT"):
-        resolve("org/tiny")
-
-
-# -- tokens --------------------------------------------------------------------------------------------------------
-
 NO_TOKENS = ["hf_gehe\u00efm", "hf_\u2028geheim", "hf_ge heim", "hf_\x07geheim", "hf_geheim\x7f", "\udce9geheim"]
 
 
 @pytest.mark.parametrize("token", NO_TOKENS)
 @pytest.mark.parametrize("where", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "home/token"])
 def test_a_token_that_is_none_is_named_by_its_place(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, token: str, where: str
+    hub: FakeHub, monkeypatch: Patch, tmp_path: Path, token: str, where: str
 ) -> None:
     if where == "home/token":
         (tmp_path / "home").mkdir()
@@ -104,19 +108,71 @@ def test_a_tokens_file_that_is_a_folder(hub: FakeHub, tmp_path: Path) -> None:
         read()
 
 
-def test_the_token_stays_here_where_the_user_says_so(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_stays_here_where_the_user_says_so(hub: FakeHub, monkeypatch: Patch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_right")
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", True)
     read()
     assert {request.authorization for request in hub.requests} == {None}
 
 
-def test_a_callers_token_goes_before_the_users_and_into_no_pickle(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hub.add("org/bert", {path.name: path for path in CASE["bert"].folder.iterdir()}, private=True)
+def test_a_callers_token_goes_before_the_users_and_into_no_pickle(hub: FakeHub, monkeypatch: Patch) -> None:
+    hub.add("org/bert", files_of(CASE["bert"].folder), private=True)
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     with minibert.load_encoder("org/bert", token="hf_right") as encoder, minibert.load("org/bert", token="hf_right"):
         held = pickle.dumps(encoder)
     assert {request.authorization for request in hub.requests} == {"Bearer hf_right"}
     assert b"hf_right" not in held
+
+
+NOBODY = 65534
+SNAPSHOTS = "home/hub/models--org--bert/snapshots"
+PATHS = {  # the closed path, the model's name, the path in the message
+    "a folder": ("models/bert", "./models/bert", "./models/bert;"),
+    "a folder above": ("models", "./models/bert", "./models/bert;"),
+    "a name that is a folder": ("models/bert", "models/bert", "models/bert;"),
+    "a config": ("models/bert/config.json", "./models/bert", "./models/bert/config.json;"),
+    "the weights": ("models/bert/model.safetensors", "./models/bert", "./models/bert/model.safetensors;"),
+    "the Hub's cache": ("home/hub", "org/bert", "{}/home/hub/models--org--bert/refs;"),
+    "a model in the cache": (SNAPSHOTS, "org/bert", f"{{}}/{SNAPSHOTS}"),
+}
+FILL = "import minibert, sys; minibert.load_encoder(sys.argv[1])"
+LOAD_AS_NOBODY = f"""
+import minibert, os, sys
+minibert.load_encoder({str(CASE["bert"].folder)!r})  # what is imported on the way may be closed to the other user
+import minibert.hub.repository, huggingface_hub.constants
+os.setuid({NOBODY})
+try: minibert.load_encoder(sys.argv[1], local_files_only=True)
+except minibert.CheckpointError as error: print(error)
+"""
+
+
+def run(code: str, name: str, where: Path, endpoint: str) -> str:
+    env = environment(endpoint, where / "home", HF_HUB_DISABLE_PROGRESS_BARS="1")
+    command = [sys.executable, "-c", code, name]
+    done = subprocess.run(command, cwd=where, env=env, stdout=subprocess.PIPE, text=True, timeout=CHILD_SECONDS)
+    assert done.returncode == 0
+    return done.stdout
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that other users may read, unlike pytest's."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("kind", PATHS)
+def test_who_may_not_read_which_path(place: Path, kind: str) -> None:
+    closed, name, named = PATHS[kind]
+    if name == "org/bert":
+        with FakeHub() as hub:
+            hub.add(name, files_of(CASE["bert"].folder))
+            run(FILL, name, place, hub.endpoint)
+    else:
+        shutil.copytree(CASE["bert"].folder, place / "models" / "bert")
+    (place / closed).chmod(0)
+    said = run(LOAD_AS_NOBODY, name, place, "http://hub.invalid")
+    assert said.startswith(f"user {NOBODY} may not read {named.format(place)}"), said
+    assert "fetch" not in said and "no such" not in said

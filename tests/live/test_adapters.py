@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import Patch
+from command_line import Patch, Printed
 from limits import CHILD_SECONDS
-from needed import absent, missing
+from needed import need
 from served import opened, served
 
 import minibert
@@ -68,8 +68,7 @@ def test_each_adapter_is_tried() -> None:
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
 def test_other_programs_read_a_folder_of_bulk(form: str, minilm: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     for name in ("datasets", "duckdb", "lancedb", "pandas", "polars", "pyarrow"):
-        if absent(name):
-            missing(f"{name} not installed; it is in the extra `adapters`")
+        need(name, "adapters")
     blocks = re.findall(r"^```python\n(.*?)^```$", (RECIPES / "README.md").read_text("utf-8"), re.M | re.S)
     blocks = [block for block in blocks if "import datasets" in block]
     (block,) = (block for block in blocks if ("read_parquet" in block) == (form == "parquet"))
@@ -93,8 +92,7 @@ def test_other_programs_read_a_folder_of_bulk(form: str, minilm: Path, tmp_path:
 
 @pytest.mark.parametrize("name", NEEDED)
 def test_an_adapter_finds_the_nearest_text(name: str, minilm: Path, tmp_path: Path) -> None:
-    if absent(NEEDED[name].partition(".")[0]):
-        missing(f"{NEEDED[name]} not installed; it is in the extra `adapters`")
+    need(NEEDED[name].partition(".")[0], "adapters")
     source(name)
     home = {"HOME": str(tmp_path), "ANONYMIZED_TELEMETRY": "False"}
     done = subprocess.run(
@@ -104,13 +102,10 @@ def test_an_adapter_finds_the_nearest_text(name: str, minilm: Path, tmp_path: Pa
     assert (done.returncode, done.stdout) == (0, f"{NEAREST}\n"), done.stderr
 
 
-def test_openais_client_works_unchanged(
-    minilm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if absent("openai", "starlette", "uvicorn"):
-        missing("openai or the server not installed; both are in the extra `adapters`")
-    import openai
-
+def test_openais_client_works_unchanged(minilm: Path, capsys: Printed) -> None:
+    """Its vectors: test_clients.py; what it is refused with: tests/serve."""
+    for module in ("openai", "starlette", "uvicorn"):
+        need(module, "adapters")
     encoder = minibert.load_encoder(minilm)
     with served(Server([model_of(encoder, names_of(NAME))])) as address:
         code = source("openai_client")
@@ -118,29 +113,12 @@ def test_openais_client_works_unchanged(
         exec(code.replace("http://127.0.0.1:8000", address.url), {"texts": TEXTS})
         tokens = int(encoder.tokenize(TEXTS)["attention_mask"].sum())
         assert capsys.readouterr().out == f"{len(TEXTS)} 128 {tokens}\n"
-        with openai.OpenAI(base_url=f"{address.url}/v1", api_key="none", max_retries=0) as client:
-            found = client.embeddings.create(model=NAME, input=TEXTS)  # by default it asks for base64
-            assert np.allclose([each.embedding for each in found.data], encoder.encode(TEXTS), atol=1e-6)
-            with pytest.raises(openai.BadRequestError, match=r"384.*385"):
-                client.embeddings.create(model=NAME, input="a", dimensions=385)
-            with pytest.raises(openai.NotFoundError, match="'gpt'"):
-                client.embeddings.create(model="gpt", input="a")
-            with pytest.raises(openai.BadRequestError):
-                client.embeddings.create(model=NAME, input=[1, 2])
-    with served(Server([model_of(encoder, names_of(NAME))], token="geheim")) as address:
-        with openai.OpenAI(base_url=f"{address.url}/v1", api_key="geheim") as client:
-            assert len(client.embeddings.create(model=NAME, input="a").data) == 1
-        with (
-            openai.OpenAI(base_url=f"{address.url}/v1", api_key="other") as client,
-            pytest.raises(openai.AuthenticationError),
-        ):
-            client.embeddings.create(model=NAME, input="a")
 
 
 def test_openais_client_comes_again_after_503(minilm: Path) -> None:
     """It reads Retry-After: a full server is no error for its user."""
-    if absent("openai", "starlette", "uvicorn"):
-        missing("openai or the server not installed; both are in the extra `adapters`")
+    for module in ("openai", "starlette", "uvicorn"):
+        need(module, "adapters")
     import openai
 
     server = Server([opened(minilm, NAME)])

@@ -15,14 +15,12 @@ from head_files import HEAD_CASE
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.models.patching import patching_map
 from minibert.show.prediction import logit_shares
 
 pytestmark = pytest.mark.reference
 
 ROWS = 1e-5  # relative to max(1, |reference|), last hidden states; measured 2.9e-6
 MODELS = ("bert", "gpt2", "mpnet", "modernbert", "qwen3", "gemma3_text")
-STUDY = Path(__file__).parents[2] / "scripts" / "study"
 IDS = np.array([[5, 9, 3, 12, 7, 20, 4], [8, 4, 6, 11, 21, 3, 10]])
 
 
@@ -189,55 +187,3 @@ def test_a_classifier_opens_as_peft_opens_it(
         want = PeftModel.from_pretrained(load(), tmp_path / "alone").eval()(torch.from_numpy(TWO)).logits.numpy()
     found = minibert.load_encoder(tmp_path / "alone").logits(TWO)
     assert np.abs(found - want).max() <= EXACT * np.abs(want).max()
-
-
-# a share is a difference of log probabilities, both of float32, over one of 3 or more: measured 7e-7
-SHARES = 1e-5
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "other"),
-    [("bert-words", "questi[MASK]n", "questa[MASK]n"), ("gpt2-words", "wonderfu", "wonderou")],
-)
-def test_a_map_of_patches_is_that_of_torch_s_hooks(name: str, text: str, other: str) -> None:
-    import torch
-    import transformers
-
-    folder = STUDY / name
-    with minibert.load_encoder(folder) as encoder:
-        found = patching_map(encoder, text, other)
-    kind = transformers.AutoModelForMaskedLM if name == "bert-words" else transformers.AutoModelForCausalLM
-    model = kind.from_pretrained(folder, attn_implementation="eager").eval()
-    blocks = model.bert.encoder.layer if name == "bert-words" else model.transformer.h
-    last = blocks[-1] if name == "bert-words" else model.transformer.ln_f
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    ids = [tokenizer(each, return_tensors="pt")["input_ids"] for each in (text, other)]
-    place = len(ids[0][0]) - 1 if name == "gpt2-words" else ids[0][0].tolist().index(tokenizer.mask_token_id)
-
-    def chances(given: Any) -> Any:
-        with torch.no_grad():
-            return model(given).logits[0, place].log_softmax(-1)
-
-    with torch.no_grad():
-        states = model(ids[0], output_hidden_states=True).hidden_states
-    label = int(chances(ids[0]).argmax())
-    clean, corrupted = (float(chances(each)[label]) for each in ids)
-
-    def patched(i: int, t: int) -> float:
-        def put(x: Any) -> Any:
-            x = x.clone()
-            x[0, t] = states[i][0, t]
-            return x
-
-        if i < len(blocks):
-            hook = blocks[i].register_forward_pre_hook(lambda _, given: (put(given[0]), *given[1:]))
-        else:
-            hook = last.register_forward_hook(lambda _, __, x: put(x) if isinstance(x, torch.Tensor) else (put(x[0]),))
-        made = float(chances(ids[1])[label])
-        hook.remove()
-        return (made - corrupted) / (clean - corrupted)
-
-    expected = np.array([[patched(i, t) for t in range(len(ids[0][0]))] for i in range(len(states))])
-    assert (found.token, found.label) == (place, label) and found.shares.shape == expected.shape
-    assert np.abs(found.shares - expected).max() < SHARES
-    assert np.abs(np.roll(expected, 1, axis=0) - expected).max() > 0.1, "another block's row is another one"

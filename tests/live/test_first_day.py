@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import test_network
+from command_line import Patch
 from fake_hub import FakeHub, use
 from printed_models import (
     FACTS,
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+def hub(tmp_path: Path, monkeypatch: Patch) -> Iterator[FakeHub]:
     """At the end the client's copies go: they have no holes."""
     with FakeHub() as hub:
         use(monkeypatch, hub.endpoint, tmp_path / "home")
@@ -41,7 +42,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     shutil.rmtree(tmp_path)
 
 
-def test_position_rows_by_their_hashes(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_position_rows_by_their_hashes(hub: FakeHub, tmp_path: Path, monkeypatch: Patch) -> None:
     tables = write_layout(tmp_path / "bert", "bert-base-uncased")
     rows = tables["bert.embeddings.position_embeddings.weight"][:7]
     rows[:] = np.random.default_rng(0).standard_normal(rows.shape)
@@ -52,9 +53,7 @@ def test_position_rows_by_their_hashes(hub: FakeHub, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("text", test_network.FILLED)
-def test_words_for_a_mask(
-    text: str, hub: FakeHub, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_words_for_a_mask(text: str, hub: FakeHub, minilm: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     """The bias of the head alone makes the logits: those of one text."""
     folder, wanted = tmp_path / "bert", test_network.FILLED[text]
     bias = write_layout(folder, "bert-base-uncased")["cls.predictions.bias"]
@@ -81,9 +80,7 @@ def test_a_text_goes_on(hub: FakeHub, tmp_path: Path) -> None:
     test_network.test_a_text_goes_on()
 
 
-def test_the_printed_scores_of_six_documents(
-    hub: FakeHub, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_printed_scores_of_six_documents(hub: FakeHub, minilm: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     """All have the first one's score, and stay in their order."""
     folder, score = tmp_path / "reranker", test_network.SCORES[0][1]
     write_layout(folder, RERANKER)["classifier.bias"][:] = score
@@ -92,9 +89,7 @@ def test_the_printed_scores_of_six_documents(
     test_network.test_the_printed_scores_of_six_documents()
 
 
-def test_the_page_s_code_writes_the_folder_of_real_values(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_s_code_writes_the_folder_of_real_values(hub: FakeHub, tmp_path: Path, monkeypatch: Patch) -> None:
     table = write_layout(tmp_path / "bert", "bert-base-uncased")["bert.embeddings.position_embeddings.weight"]
     table[:] = np.random.default_rng(0).standard_normal(table.shape)
     write_layout(tmp_path / "gpt2", "gpt2")

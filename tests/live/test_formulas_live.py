@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from pathlib import Path
 from typing import Any
 
-import encoders
 import numpy as np
 import pytest
 from needed import need_sentence_transformers
 
-import minibert
 from minibert import equations as positions
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import PRECISIONS, quantized, ranges_of
 from minibert.families.parts.attention_schemes import RULES
-from minibert.show.attention import terms_of
 
 pytestmark = pytest.mark.reference
 
@@ -98,49 +94,3 @@ def test_the_bits_are_theirs(precision: str, dtype: Any) -> None:
         ):
             assert (found.dtype, found.shape) == (want.dtype, want.shape)
             assert found.tobytes() == want.tobytes(), dim
-
-
-# of terms up to 8 in size, in float32 there: measured 1.5e-6
-TERMS = 1e-5
-
-
-@pytest.mark.parametrize("name", ["bert", "gpt2"])
-def test_nine_terms_beside_torch(name: str, tmp_path: Path) -> None:
-    """By differences: torch's own norm, its factor held, and maps, with a part of the sum and without it."""
-    import torch
-    import transformers
-
-    folder = encoders.write(tmp_path / name, name)
-    model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
-    ids, config = torch.tensor([[5, 9, 3, 9, 7, 20, 4]]), model.config
-    if name == "bert":
-        at, own = model.embeddings, model.encoder.layer[0].attention.self
-        tables, norm = (at.word_embeddings, at.position_embeddings), at.LayerNorm
-        rest = at.token_type_embeddings(torch.zeros_like(ids))
-        maps = [(own.query.weight, own.query.bias), (own.key.weight, own.key.bias)]
-    else:
-        tables, norm, rest = (model.wte, model.wpe), model.h[0].ln_1, torch.zeros(1)
-        joined = model.h[0].attn.c_attn
-        weights = zip(joined.weight.T.split(config.n_embd), joined.bias.split(config.n_embd), strict=True)
-        maps = list(weights)[:2]
-    with torch.no_grad():
-        word, position = tables[0](ids), tables[1](torch.arange(ids.shape[1]))[None]
-        whole = word + position + rest
-        size = torch.sqrt(whole.var(-1, unbiased=False, keepdim=True) + norm.eps)
-
-        def mapped(x: Any, weight: Any, bias: Any) -> Any:
-            rows = (x - x.mean(-1, keepdim=True)) / size * norm.weight + norm.bias
-            rows = torch.nn.functional.linear(rows, weight, bias)
-            return rows.reshape(1, ids.shape[1], encoders.HEADS, -1).transpose(1, 2)[0]
-
-        parted = []
-        for each in maps:
-            of_word, of_position = (mapped(whole, *each) - mapped(whole - x, *each) for x in (word, position))
-            parted.append((of_word, of_position, mapped(whole - word - position, *each)))
-        want = torch.stack([torch.stack([q @ k.transpose(-1, -2) for k in parted[1]]) for q in parted[0]])
-        want = (want / (config.hidden_size // encoders.HEADS) ** 0.5).numpy()
-        weights = model(ids, output_attentions=True).attentions[0][0].numpy()
-    terms = terms_of(minibert.load_encoder(folder), {"input_ids": ids.numpy()})
-    assert np.abs(terms - want).max() < TERMS
-    scores = np.where(weights > 0, terms.sum(axis=(0, 1)), -np.inf)
-    assert np.abs(positions.softmax(scores) - weights).max() < TERMS

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import Patch, Printed
 from fake_hub import use
 from printed_models import FACTS
 
@@ -24,9 +25,7 @@ MOST = 1_000_000  # bytes of one model's header, rows, small tensors, config and
 
 
 @pytest.mark.network
-def test_the_real_hub_gives_the_printed_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_real_hub_gives_the_printed_numbers(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     from huggingface_hub import constants
 
     use(monkeypatch, constants.ENDPOINT, tmp_path)  # an empty cache: a whole file on this machine would prove less

@@ -233,11 +233,16 @@ def test_without_javascript_nothing_is_empty(opened: Open, minilm: Path, norm: b
 SITE = Path(__file__).parents[2] / "build" / "site"
 
 
+def built(page: str) -> Path:
+    if not (path := SITE / page).exists():
+        missing("the site is not built: sh scripts/site/build")
+    return path
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
 def test_each_page_fits_and_stays_at_home(width: int, scheme: str, browser: Any) -> None:
+    built("index.html")
     pages = [path for path in sorted(SITE.rglob("*.html")) if SITE / "source" not in path.parents]
-    if not pages:
-        missing("the site is not built: sh scripts/site/build")
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(SITE)))
     Thread(target=server.serve_forever, daemon=True).start()
     home = f"http://127.0.0.1:{server.server_port}/"
@@ -262,9 +267,7 @@ def test_each_page_fits_and_stays_at_home(width: int, scheme: str, browser: Any)
 
 
 def test_a_page_of_the_course_opens_its_answers_its_pictures_and_the_page_to_click_through(browser: Any) -> None:
-    path = SITE / "course/where_heads_look.html"
-    if not path.exists():
-        missing("the site is not built: sh scripts/site/build")
+    path = built("course/where_heads_look.html")
     tab = browser.new_page(viewport={"width": 390, "height": 800}, has_touch=True)
     tab.goto(path.as_uri())
     answer = tab.locator("details:has(summary:text-is('Answer 1'))")
@@ -286,10 +289,7 @@ def test_a_page_of_the_course_opens_its_answers_its_pictures_and_the_page_to_cli
 
 def test_what_a_family_is_made_of_is_shown() -> None:
     """No `__init__` names the fields of a step: the site makes the signature of what is annotated."""
-    path = SITE / "api/families.html"
-    if not path.exists():
-        missing("the site is not built: sh scripts/site/build")
-    text = re.sub(r"<[^>]+>", "", path.read_text("utf-8"))
+    text = re.sub(r"<[^>]+>", "", built("api/families.html").read_text("utf-8"))
     parts = [getattr(families, name) for name in families.__all__]
     steps = [each for each in parts if isinstance(each, type) and issubclass(each, families.Step)]
     assert len(steps) > 5

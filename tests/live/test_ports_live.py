@@ -11,13 +11,12 @@ import planted_vectors
 import pytest
 from needed import need_sentence_transformers
 from planted_blocks import OF_STATES, PLANTED
-from ports import verify_part
+from ports import arrays, verify_part
 
 from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.report import Comparison
 from minibert.verify.shipped import TEXTS
-from minibert.verify.traces import read_traces, write_traces
 from minibert.verify.vectors import judge
 
 pytestmark = pytest.mark.reference
@@ -53,9 +52,9 @@ def test_of_hidden_states_alone_the_mistake_is_named_too(name: str, tmp_path: Pa
 )
 def test_an_honest_port_passes_in_its_own_format_and_in_those_that_round_more(name: str, tmp_path: Path) -> None:
     port, own = honest_ports.HONEST[name]
-    folder, path = honest_ports.write(port, tmp_path)
+    folder, inputs, traces = honest_ports.write(port, tmp_path)
     for form in honest_ports.FORMATS:
-        report = verify_part(str(folder), encoder=True, against=path, format=form)
+        report = verify_part(folder, arrays(inputs, traces), encoder=True, format=form)
         wider = honest_ports.FORMATS.index(own) <= honest_ports.FORMATS.index(form)
         assert report.passed == wider, (form, "\n".join(report.lines))
         if form == "float32":
@@ -77,21 +76,19 @@ def hooked(key: str) -> bool:
 def test_an_honest_port_passes_by_what_hooks_give(name: str, tmp_path: Path) -> None:
     """Of the long text there are not even attention weights: what rounds then is shown nowhere."""
     port, own = honest_ports.HONEST[name]
-    folder, path = honest_ports.write(port, tmp_path)
-    inputs, traces = read_traces(path)
+    folder, inputs, traces = honest_ports.write(port, tmp_path)
     traces = {kind: {key: x for key, x in trace.items() if hooked(key)} for kind, trace in traces.items()}
     assert not any("attentions" in key for key in traces["long"])
-    write_traces(path, inputs, traces)
     only = sorted({key for trace in traces.values() for key in trace})
-    report = verify_part(str(folder), encoder=True, against=path, format=own, only=only)
+    report = verify_part(folder, arrays(inputs, traces), encoder=True, format=own, only=only)
     assert report.passed, "\n".join(report.lines)
 
 
 @pytest.mark.parametrize("name", honest_ports.WRONG)
 def test_a_wrong_port_in_a_narrow_format_is_found_where_it_is(name: str, tmp_path: Path) -> None:
     port, form = honest_ports.WRONG[name]
-    folder, path = honest_ports.write(port, tmp_path)
-    report = verify_part(str(folder), encoder=True, against=path, format=form)
+    folder, inputs, traces = honest_ports.write(port, tmp_path)
+    report = verify_part(folder, arrays(inputs, traces), encoder=True, format=form)
     assert not report.passed and report.rounding == "", "\n".join(report.lines)
     assert {each.key for each in report.local} == set(port.wrong), "\n".join(report.lines)
     for each in report.local:

@@ -11,8 +11,9 @@ import distilled
 import numpy as np
 import pytest
 from checkpoints import VOCAB, numbers
+from command_line import Patch
 from many_texts import many_texts
-from needed import absent, missing, need_sentence_transformers
+from needed import need, need_sentence_transformers, opened_there
 from reference_files import REFERENCE
 from safetensors.numpy import load_file
 
@@ -26,14 +27,12 @@ pytestmark = pytest.mark.reference
 
 EXACT = 2e-6  # of a vector's numbers, as a share of its length; measured: 5.2e-7
 HALF = 1e-3  # of vectors that both libraries compute in float16; measured: 6.6e-4
-FOLDERS = sorted(path.name for path in REFERENCE.glob("static-*"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     need_sentence_transformers()
-    if absent("model2vec"):
-        missing("model2vec not installed; it is in the extra `reference`")
+    need("model2vec", "reference")
 
 
 def tokenizer(minilm: Path) -> Any:
@@ -44,30 +43,12 @@ def tokenizer(minilm: Path) -> Any:
     return found
 
 
-def sentence_transformer(folder: Path) -> Any:
-    from sentence_transformers import SentenceTransformer
-
-    return SentenceTransformer(str(folder), device="cpu")
-
-
 def away(found: Array, want: Array) -> float:
     """The largest difference of numbers relative to each vector's length; a vector of zeros has to be one."""
     assert found.shape == want.shape
     lengths = np.linalg.norm(want.astype("f8"), axis=-1, keepdims=True)
     assert not found[lengths[..., 0] == 0].any()
     return float((np.abs(found.astype("f8") - want) / np.where(lengths == 0, 1, lengths)).max())
-
-
-@pytest.mark.parametrize("name", FOLDERS)
-def test_every_folder_and_every_text(name: str) -> None:
-    texts, half = many_texts(150), name == "static-half"
-    theirs, ours = sentence_transformer(REFERENCE / name), minibert.load_encoder(REFERENCE / name)
-    assert ours.get_embedding_dimension() == theirs.get_embedding_dimension() and ours.prompts == theirs.prompts
-    for method in ("encode", "encode_query", "encode_document"):
-        found, want = (np.asarray(getattr(model, method)(texts), "f4") for model in (ours, theirs))
-        empty = np.isnan(want).any(1)  # theirs, in float16: an empty text is 0 / 0, see the page of families
-        assert empty.any() == half and not found[empty].any() and empty.mean() < 0.1
-        assert away(found[~empty], want[~empty]) <= (HALF if half else EXACT)
 
 
 @pytest.mark.parametrize("kind", ["float32", "float16", "int8"])
@@ -97,10 +78,10 @@ def test_folders_of_model2vec(tmp_path: Path, minilm: Path, kind: str, quantized
     assert away(ours.encode(texts)[odd], theirs.encode(texts)[odd]) > 0.01
     if kind == "int8" and not quantized:  # with weights they become floats there
         with pytest.raises((RuntimeError, TypeError)):
-            sentence_transformer(tmp_path / "model")
+            opened_there(tmp_path / "model")
         return
     some = [i for i, own in enumerate(ids) if own]
-    want = np.asarray(sentence_transformer(tmp_path / "model").encode(texts), "f4")
+    want = np.asarray(opened_there(tmp_path / "model").encode(texts), "f4")
     assert away(ours.encode(texts)[some], want[some]) <= (EXACT if quantized else exact)  # with weights in float32
 
 
@@ -153,13 +134,11 @@ def test_truncation_on_both_sides(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [{}, {"default_route": "query"}, {"default_route": None}])
 def test_routes_of_a_sparse_encoder(tmp_path: Path, change: dict[str, Any]) -> None:
     """Each task's vectors, and those of a text without a task."""
-    from sentence_transformers import SparseEncoder
-
     folder = shutil.copytree(REFERENCE / "uses-sparse-router", tmp_path / "model")
     router = json.loads((folder / "router_config.json").read_text(encoding="utf-8"))
     router["parameters"] |= change
     (folder / "router_config.json").write_text(json.dumps(router), encoding="utf-8")
-    texts, theirs, ours = many_texts(150), SparseEncoder(str(folder), device="cpu"), minibert.load_encoder(folder)
+    texts, theirs, ours = many_texts(150), opened_there(folder, "SparseEncoder"), minibert.load_encoder(folder)
     for mine, other in (("encode_query",) * 2, ("encode_document",) * 2, ("encode_sparse", "encode")):
         want = getattr(theirs, other)(texts, convert_to_sparse_tensor=False).numpy()
         dense = np.zeros_like(want)
@@ -173,10 +152,9 @@ ROWS_TOLERANCE = 1e-4
 ROUNDED = 2**-10  # a vector's number in float16, which both libraries compute with
 
 
-def theirs(folder: Path, dims: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Array]:
+def theirs(folder: Path, dims: int, monkeypatch: Patch) -> tuple[Any, Array]:
     """model2vec's static model, and its rows before they are rounded."""
-    if absent("skeletoken"):
-        missing("skeletoken not installed; it is in the extra `reference`")
+    need("skeletoken", "reference")
     from model2vec.distill import distillation
     from transformers import AutoModel, AutoTokenizer
 
@@ -194,7 +172,7 @@ def ours(folder: Path, dims: int) -> tuple[list[str], Array]:
     return made.tokens, found * sif_weights(zipf_probabilities(len(found)))[:, None]
 
 
-def compare(folder: Path, dims: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def compare(folder: Path, dims: int, monkeypatch: Patch) -> None:
     model, expected = theirs(folder, dims, monkeypatch)
     tokens, rows = ours(folder, dims)
     assert tokens == list(model.tokens)
@@ -203,14 +181,13 @@ def compare(folder: Path, dims: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", distilled.KINDS)
-def test_rows_are_model2vec_s_signs_included(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_model2vec_s_signs_included(kind: str, tmp_path: Path, monkeypatch: Patch) -> None:
     compare(distilled.write(tmp_path / kind, kind), 8, monkeypatch)
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "xlm-roberta"])
 def test_other_programs_open_the_folder_and_all_give_the_mean_of_its_rows(kind: str, tmp_path: Path) -> None:
     from model2vec import StaticModel
-    from sentence_transformers import SentenceTransformer
     from tokenizers import Tokenizer
 
     with minibert.load_encoder(distilled.write(tmp_path / kind, kind)) as encoder:
@@ -222,7 +199,7 @@ def test_other_programs_open_the_folder_and_all_give_the_mean_of_its_rows(kind: 
     some = [text for text in some if reader.encode(text).ids]  # of nothing float16 gives NaN in both libraries
     ids = [reader.encode(text).ids for text in some]
     expected = normalized(np.array([rows[each].mean(axis=0) for each in ids]))
-    found = SentenceTransformer(str(folder), device="cpu").encode(some)
+    found = opened_there(folder).encode(some)
     assert found.shape == expected.shape and np.abs(found - expected).max() <= ROUNDED
     with minibert.load_encoder(folder) as made:
         assert np.abs(made.encode(some) - expected).max() <= 2e-6

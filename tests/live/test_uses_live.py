@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from checkpoints import change_json
 from many_texts import many_texts
-from needed import need_sentence_transformers
+from needed import need_sentence_transformers, opened_there
 from reference_files import REFERENCE
 from safetensors.numpy import load_file, save_file
 from tokenizer_folders import BASES, tokenizer_json, vocabulary, write_tokenizer
@@ -51,9 +51,7 @@ def pairs_of_all_kinds(count: int) -> list[tuple[str, str]]:
 
 def test_pairs_of_all_kinds_have_the_scores_of_the_cross_encoder(minilm: Path, tmp_path: Path) -> None:
     folder = with_head(minilm, tmp_path / "model", "SequenceClassification", 100, num_labels=1)
-    from sentence_transformers import CrossEncoder
-
-    theirs, ours = CrossEncoder(str(folder), device="cpu"), minibert.load_encoder(folder)
+    theirs, ours = opened_there(folder, "CrossEncoder"), minibert.load_encoder(folder)
     pairs = pairs_of_all_kinds(60)
     ids = ours.sentence_tokenizer.encode(*zip(*pairs, strict=True), truncation=True, max_length=512)
     want = theirs.tokenizer(pairs, truncation="longest_first", max_length=theirs.max_seq_length)
@@ -80,10 +78,9 @@ def test_pairs_of_all_kinds_have_the_scores_of_the_cross_encoder(minilm: Path, t
 def test_many_labels_and_a_folder_that_the_library_saves(minilm: Path, tmp_path: Path) -> None:
     folder = with_head(minilm, tmp_path / "model", "SequenceClassification", 100, num_labels=4)
     import transformers
-    from sentence_transformers import CrossEncoder
 
-    CrossEncoder(str(folder), device="cpu", max_length=40).save(str(tmp_path / "saved"), create_model_card=False)
-    theirs, ours = CrossEncoder(str(tmp_path / "saved"), device="cpu"), minibert.load_encoder(tmp_path / "saved")
+    opened_there(folder, "CrossEncoder", max_length=40).save(str(tmp_path / "saved"), create_model_card=False)
+    theirs, ours = opened_there(tmp_path / "saved", "CrossEncoder"), minibert.load_encoder(tmp_path / "saved")
     assert ours.max_seq_length == theirs.max_seq_length == 40
     pairs = pairs_of_all_kinds(50)
     for options in ({}, {"apply_softmax": True}):
@@ -164,10 +161,7 @@ def test_spans_of_all_kinds_of_texts(minilm: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(path.name for path in REFERENCE.glob("uses-reranker*")))
 def test_a_length_that_is_set_beside_the_reference(name: str) -> None:
     """Odd lengths, both sides too long: which of two texts loses a token, and on which side."""
-    need_sentence_transformers()
-    from sentence_transformers import CrossEncoder
-
-    theirs, ours = CrossEncoder(str(REFERENCE / name), device="cpu"), minibert.load_encoder(REFERENCE / name)
+    theirs, ours = opened_there(REFERENCE / name, "CrossEncoder"), minibert.load_encoder(REFERENCE / name)
     letters = "a b c d e f g h i j k l"
     pairs = [(letters[: 2 * i + 1], letters[: 2 * k + 1]) for i in range(12) for k in range(12)]
     for length in (5, 6, 9, 14):
@@ -177,9 +171,6 @@ def test_a_length_that_is_set_beside_the_reference(name: str) -> None:
 
 def test_the_weights_that_are_kept_have_the_largest_absolute_values(tmp_path: Path) -> None:
     """A Router's table may hold negative weights."""
-    need_sentence_transformers()
-    from sentence_transformers import SparseEncoder
-
     folder = shutil.copytree(REFERENCE / "uses-sparse-router", tmp_path / "model")
     table = folder / "query_0_SparseStaticEmbedding/model.safetensors"
     weight = load_file(table)["weight"]
@@ -187,7 +178,7 @@ def test_the_weights_that_are_kept_have_the_largest_absolute_values(tmp_path: Pa
     save_file({"weight": weight}, table)
     change_json(folder / "config_sentence_transformers.json", max_active_dims=3)
     texts = ["we lived above the clouds", "a b c d e f"]
-    want = SparseEncoder(str(folder), device="cpu").encode_query(texts).to_dense().numpy()
+    want = opened_there(folder, "SparseEncoder").encode_query(texts).to_dense().numpy()
     for found, row in zip(minibert.load_encoder(folder).encode_query(texts), want, strict=True):
         assert found.ids.tolist() == np.flatnonzero(row).tolist() and len(found.ids) == 3
         assert found.weights.tolist() == row[found.ids].tolist()

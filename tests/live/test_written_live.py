@@ -10,8 +10,8 @@ from typing import Any
 import encoders
 import numpy as np
 import pytest
-from command_line import Printed
-from reference_files import REFERENCE
+from command_line import Patch, Printed
+from reference_files import REFERENCE, recipe
 
 from minibert.cli import main
 from minibert.verify.verify import verify
@@ -19,11 +19,6 @@ from minibert.verify.verify import verify
 pytestmark = pytest.mark.reference
 PAGE = (REFERENCE / "GOLDEN.md").read_text(encoding="utf-8")
 QUERY, DENSE = "encoder.layer.1.attention.self.query", "encoder.layer.0.intermediate.dense"
-
-
-def recipe(word: str) -> str:
-    (code,) = [found for found in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if word in found]
-    return code
 
 
 def run(code: str, change: Callable[[Any], None] | None = None) -> dict[str, Any]:
@@ -38,7 +33,7 @@ def run(code: str, change: Callable[[Any], None] | None = None) -> dict[str, Any
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: Patch) -> Path:
     """A folder of its own, where "./model" is a small BERT."""
     monkeypatch.chdir(tmp_path)
     return encoders.write(tmp_path / "model", "bert")
@@ -70,7 +65,7 @@ def test_an_npz_of_torch_s_hooks(here: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_onnx_model_of_t5_s_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_onnx_model_of_t5_s_encoder(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = encoders.write(tmp_path / "model", "t5")
     run(recipe("torch.onnx.export").replace("AutoModel", "T5EncoderModel"))

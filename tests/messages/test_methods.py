@@ -256,6 +256,9 @@ SHOWN: list[tuple[str, Callable[[Of], object]]] = [
     (r"^replaced must be a list of at most 600 items, each \[position, tok", live(text="a", replaced=[[1, "\ud800"]])),
     ("^values can be put in from a second text; give one$", live(text="we", patches=[STREAM])),
     (r"^patches must be .* an object with what \(stream, attention, feed-forward\), bl", patched(what="it", block=0)),
+    ("^patches must be .*, block, place and source, found", patched(**STREAM, place=0)),
+    ("^beside must be", live(text="a", beside={})),
+    ("^heads must be a list of at most 600 items", live(text="we", heads=[[0, 0]] * 601)),
     ("^values of every token need two texts of as many tokens, found .*; choose one token$", patched(**STREAM)),
     (r"^block 4 is not there: this model's stream has states 0\.\.2", patched(what="stream", block=4)),
     ("^token 9 is not there: the text has", patched(**STREAM, place=0, source=9)),
@@ -275,8 +278,9 @@ SHOWN: list[tuple[str, Callable[[Of], object]]] = [
      lambda of: terms_of(of("encoder/electra"), {})),
     (f"^mpnet adds the learned bias of the distance to block 0's scores, so they have more than nine terms{SAYS}",
      lambda of: terms_of(of("encoder/mpnet"), {})),
-    ("here are none; give a whole model and a text with tok", lambda of: page(of("bert").embeddings, "we", beside="a")),
     ("^the text beside has no tokens, so there is nothing to compare", lambda of: page(of("gpt2"), "we", beside="")),
+    ("here are none; give a whole model and a text with tok", lambda of: page(of("bert").embeddings, "we", beside="a")),
+    ("here are none; give a whole model and a text with tokens$", lambda of: page(of("gpt2"), "", beside="we")),
     ("the longest sequence is 24", lambda of: page(of("gpt2"), "we", beside="e" * 30)),
     ("^kind must be one of rows, .*; found 'sculpture'$", drawn("sculpture", "bert")),
     *((f"^the picture '{kind}' is about a text; give one as text$", drawn(kind, "gpt2", **more))
@@ -300,6 +304,7 @@ SHOWN: list[tuple[str, Callable[[Of], object]]] = [
 INDICES: list[tuple[str, Callable[[Of], object]]] = [
     (r"^block is 2, but this model has blocks 0\.\.1; choose", drawn("attention", "gpt2", "we", block=2)),
     (r"^head is -1, but this model has heads 0\.\.3; choose", drawn("attention", "gpt2", "we", head=-1)),
+    (r"^token is -1, but", drawn("rows", "bert", "we", False, token=-1)),
     (r"^token is 9, but the text has the tokens 0\.\.2; `explain` lists", drawn("sum", "bert", "we", False, token=9)),
 ]
 

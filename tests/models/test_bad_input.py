@@ -236,7 +236,7 @@ def test_unknown_model_type(tmp_path: Path, model_type: str) -> None:
     message = str(caught.value)
     assert f"model_type {model_type!r} is not known; known are " in message  # a near name is another model's
     assert all(known in message for known in FAMILIES)
-    assert "load(..., family=Family(...))" in message
+    assert "load(..., family=Family(...)), see minibert/families/README.md" in message
     known = minibert.load(write(tmp_path / "known"))
     assert same_bits(minibert.load(folder, family=FAMILIES["bert"])(GOOD), known(GOOD))
 

@@ -26,8 +26,8 @@ import minibert
 from minibert.equations.input_layer import Array
 from minibert.families.rows import BLOCKS
 
-ROWS = 1e-5  # relative to max(1, |reference|), every intermediate; measured 2.7e-6
-SHARES = 1e-6  # attentions; measured 4.8e-7
+ROWS = 1e-5  # relative to max(1, |reference|), every intermediate; measured 6.6e-6
+SHARES = 2e-6  # attentions; measured 1.1e-6, EmbeddingGemma 2 with the kernels for AVX-512 and AVX
 REAL_ROWS = 2e-5  # on MiniLM; measured 7.1e-6
 REAL_SHARES = 2e-5  # measured 1.2e-6
 CUT = 1e-5  # between two cuts of one batch: a product's bits depend on its rows; measured 2e-6
@@ -173,53 +173,6 @@ def test_the_blocks_are_read_ahead_and_the_tables_are_not(minilm: Path, monkeypa
     assert len(asked) == 16 * 6
     assert 4 * 6 * (4 * 384**2 + 2 * 384 * 1536) <= sum(stop - start for start, stop in asked) < 44e6
     assert not [1 for start, stop in asked if start < words.stop - mmap.PAGESIZE and stop > words.start + mmap.PAGESIZE]
-
-
-@pytest.mark.parametrize(
-    ("name", "config", "said"),
-    [
-        ("bert", {"add_cross_attention": True}, "add_cross_attention"),
-        ("bert", {"pruned_heads": {"0": [1]}}, "pruned_heads"),
-        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
-        ("bert", {"hidden_act": "gelu_11"}, "hidden_act"),
-        ("gpt2", {"activation_function": None}, "activation_function"),
-        ("distilbert", {"activation": 3}, "activation"),
-        ("bert", {"num_attention_heads": 5}, "num_attention_heads"),
-        ("bert", {"num_attention_heads": 0}, "num_attention_heads"),
-        ("bert", {"intermediate_size": None}, "intermediate_size"),
-        ("bert", {"intermediate_size": 24}, r"intermediate\.dense\.weight"),
-        ("bert", {"num_hidden_layers": 3}, r"encoder\.layer\.2"),
-        ("bert", {"num_hidden_layers": 1}, r"encoder\.layer\.1"),
-        ("qwen3", {"layer_types": ["full_attention", "mamba"]}, "layer_types"),
-        *(("qwen3", {"layer_types": ["full_attention"] * count}, "layer_types") for count in (1, 3)),
-        ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "use_sliding_window"),
-        ("qwen3", {"num_key_value_heads": 3}, "num_key_value_heads"),
-        ("qwen3", {"attention_bias": True}, "q_proj"),
-        ("mistral", {"sliding_window": "all"}, "sliding_window"),
-        (
-            "ministral3",
-            {"rope_parameters": {"rope_theta": 1e4}},
-            "'llama_4_scaling_beta' must be a number >= 0, found None",
-        ),
-        ("modernbert", {"sliding_window": None}, "sliding_window"),
-        ("modernbert", {"is_causal": True}, "'is_causal'"),
-        ("bert", {"is_causal": True}, "'is_causal'"),
-        ("bert-causal", {"is_causal": None}, "'is_causal' .*None"),
-        ("llama", {"is_causal": "false"}, "'is_causal' .*'false'"),
-        ("modernbert", {"norm_bias": True}, r"norm\.bias"),
-        ("albert", {"num_hidden_layers": 10**9}, "1,000"),  # its layers share their weights: none is missing
-        ("albert", {"num_hidden_groups": 3}, "num_hidden_groups"),
-        ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
-        ("gemma3_text", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
-        ("ultrabert", {"attention_windows": [1, 2]}, "'attention_windows'"),
-        ("ultrabert", {"attention_windows": 128}, "'attention_windows'"),
-        ("ultrabert", {"rope_parameters": None, "rope_theta": 10000.0}, "'rope_theta'"),
-        ("ultrabert", {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}}, "one set per layer type"),
-    ],
-)
-def test_another_model_s_config(name: str, config: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(minibert.CheckpointError, match=said):
-        minibert.load_encoder(copied(CASE[name], tmp_path, **config))
 
 
 def test_windows_as_the_reference_reads_them(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import BERT, change_json, same_bits, tensors, write, write_vocab, write_wordpiece
+from checkpoints import BERT, change_json, same_bits, write, write_vocab, write_wordpiece
 from limits import CHILD_SECONDS
 
 import minibert
@@ -203,32 +202,3 @@ def test_a_folder_of_pickles_alone_is_refused_unread(trapped: Path) -> None:
 def test_the_watcher_sees_a_trap_that_is_sprung(trapped: Path, todo: str, event: str) -> None:
     seen, _, sprung = watched(trapped, todo)
     assert sprung and event in {event for event, _ in seen}
-
-
-CUT = """
-import os, sys, minibert
-folder, mmap = sys.argv[1], sys.argv[2] == "mapped"
-layer = minibert.load(folder, mmap=mmap)
-os.truncate(folder + "/model.safetensors", 4096)
-sys.stdout.buffer.write(layer([[3999]], position_ids=[[0]]).tobytes())
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="what a system does then differs; this is Linux's way")
-def test_a_mapped_file_cut_short_ends_the_process_and_one_in_memory_does_not(tmp_path: Path) -> None:
-    config = {**BERT, "vocab_size": 4000}
-    named = tensors(config)
-    assert named["embeddings.word_embeddings.weight"].nbytes > 4096 * 8
-    endings = {}
-    for how in ("mapped", "in memory"):
-        folder = write(tmp_path / how.replace(" ", ""), config, named)
-        want = minibert.load(folder, mmap=False)([[3999]]).tobytes()
-        endings[how] = subprocess.run(
-            [sys.executable, "-c", CUT, str(folder), how], capture_output=True, timeout=CHILD_SECONDS
-        )
-    assert endings["mapped"].returncode == -signal.SIGBUS and endings["mapped"].stdout == b""
-    assert endings["in memory"].returncode == 0 and endings["in memory"].stdout == want
-    with pytest.raises(minibert.CheckpointError):
-        minibert.load(folder, mmap=False)  # what is cut short already is refused, mapped or not
-    with pytest.raises(minibert.CheckpointError):
-        minibert.load(folder)

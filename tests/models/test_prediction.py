@@ -144,20 +144,6 @@ def test_the_next_word(gpt2: minibert.Encoder, folders: dict[str, Path]) -> None
         same(words, softmax(textbook_of_gpt2(folders["gpt2"], ids)), 6)
 
 
-@pytest.mark.parametrize("text", range(3))
-@pytest.mark.parametrize("tokens", [1, 2, 7])
-def test_a_text_goes_on(gpt2: minibert.Encoder, folders: dict[str, Path], text: int, tokens: int) -> None:
-    ids = gpt2.tokenize(word_models.TEXTS[text])["input_ids"][0].tolist()[-10:]
-    begun = gpt2.embeddings.tokenizer.decode(ids)
-    assert gpt2.tokenize(begun)["input_ids"][0].tolist() == ids
-    for _ in range(tokens):
-        ids = [*ids, int(np.argmax(textbook_of_gpt2(folders["gpt2"], ids)))]
-        if ids[-1] == gpt2.config.eos_token_id:
-            break
-    want = gpt2.embeddings.tokenizer.decode(ids, skip_special_tokens=True)
-    assert gpt2.complete(begun, tokens=tokens) == want
-
-
 def test_what_comes_is_decoded_with_the_text_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Decoded alone, the first word would lose its space; each token alone, the bytes of a letter would be none."""
     config = word_models.settings("gpt2", vocab_size=len(vocabulary(BASES["LlamaTokenizer"])))

@@ -226,6 +226,7 @@ def test_what_code_for_sentence_transformers_passes_and_reads() -> None:
         encoder.truncate_dim = 5  # type: ignore[misc]
 
 
+MEASURE, LATE = "similarity_fn_name of this model must be one of", REFERENCE / "late-fixed"
 REFUSED: list[tuple[type[Exception], str, Any, dict[str, Any]]] = [
     (TypeError, "prompts ", DENSE, {"prompts": ["query: "]}),
     (TypeError, "prompts ", DENSE, {"prompts": {"query": None}}),
@@ -245,6 +246,9 @@ REFUSED: list[tuple[type[Exception], str, Any, dict[str, Any]]] = [
                           ("model_kwargs", {"dtype": "float16"}), ("modules", []))),
     (TypeError, "load_encoder: .*'threds'.*threads", DENSE, {"threds": 2}),
     (ValueError, "truncate_dim .*SparseEncoder", REFERENCE / "uses-sparse", {"truncate_dim": 3}),
+    (ValueError, "truncate_dim .*MultiVectorEncoder", LATE, {"truncate_dim": 3}),
+    (ValueError, f"{MEASURE} maxsim, meanmaxsim.*'co", LATE, {"similarity_fn_name": "cosine"}),
+    (ValueError, f"{MEASURE} cosine, dot, .*'maxsim'", DENSE, {"similarity_fn_name": "maxsim"}),
 ]  # fmt: skip
 
 

@@ -261,24 +261,16 @@ def test_commands_tell_which_texts_were_truncated(
     """Lines are counted from 1 with the empty ones."""
     lines = tmp_path / "lines.txt"
     lines.write_text(f"we\n\n{LONGER}\n\nabove {LONGER}\nclouds\n", "utf-8")
+    both = ("2 lines", "5 of line 3, 6 of line 5")
+    many = ", ".join(f"5 of text {i}" for i in (2, *range(4, 23))) + " and 3 more"
     for command, *truncated in (
         (["encode", "-m", DENSE, "we", LONGER], "1 text", "5 of text 2"),
-        (
-            ["encode", "-m", DENSE, "we", LONGER, "above", *[LONGER] * 22],
-            "23 texts",
-            ", ".join(f"5 of text {i}" for i in (2, *range(4, 23))) + " and 3 more",
-        ),
-        (["encode", "-m", DENSE], "2 texts", "5 of line 3, 6 of line 5"),
-        (["embed", "--truncate", "-m", DENSE], "2 texts", "5 of line 3, 6 of line 5"),
+        (["encode", "-m", DENSE, "we", LONGER, "above", *[LONGER] * 22], "23 texts", many),
+        (["encode", "-m", DENSE], "2 texts", both[1]),
+        (["embed", "--truncate", "-m", DENSE], "2 texts", both[1]),
         (["similar", "-m", DENSE, "we", LONGER], "1 text", "5 of text 2"),
-        (["similar", "-m", DENSE, "we", "--file", str(lines)], "2 lines", "5 of line 3, 6 of line 5"),
-        (
-            ["similar", "-m", DENSE, LONGER, "--file", str(lines)],
-            "1 text",
-            "5 of text 1",
-            "2 lines",
-            "5 of line 3, 6 of line 5",
-        ),
+        (["similar", "-m", DENSE, "we", "--file", str(lines)], *both),
+        (["similar", "-m", DENSE, LONGER, "--file", str(lines)], "1 text", "5 of text 1", *both),
         (["rank", "-m", RERANKER, "we", "--file", str(lines)], "2 pairs", "25 of line 3, 26 of line 5"),
         (["classify", "-m", LABELS, "we", LONGER], "1 text", "41 of text 2"),
         (["classify", "-m", LABELS, "we"],),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -155,19 +154,14 @@ def test_the_largest_weights_stay_in_the_order_of_their_ids(weights: list[float]
     assert found.weights.tolist() == [weights[i] for i in sorted(kept)]
 
 
-ROUTES = "must have the routes query, SparseStaticEmbedding alone, and document, a model"
 NAME, FILE = "uses-sparse-router", "router_config.json"
-QUERY, MODEL, SPLADE = "query_0_SparseStaticEmbedding", "document_0_Transformer", "document_1_SpladePooling"
+QUERY, MODEL = "query_0_SparseStaticEmbedding", "document_0_Transformer"
 ROUTED = ["", "we", "We lived above the clouds, we lived!", "a b c d e f g h i j k l m n"]
 
 
 def alike(found: Any, want: Any) -> bool:
     pairs = zip(found, want, strict=True)
     return all(a.ids.tolist() == b.ids.tolist() and np.allclose(a.weights, b.weights, 0, 5e-6) for a, b in pairs)
-
-
-def parameters(**change: Any) -> Callable[[Any], Any]:
-    return lambda data: data | {"parameters": {k: v for k, v in (data["parameters"] | change).items() if v != "absent"}}
 
 
 def test_a_query_is_its_tokens_weights() -> None:
@@ -205,41 +199,6 @@ def test_a_model_at_the_top(tmp_path: Path) -> None:
     found, want = minibert.load_encoder(folder), opened(NAME)
     for method in ("encode_query", "encode_document"):
         assert alike(getattr(found, method)(ROUTED), getattr(want, method)(ROUTED))
-
-
-def structure(**routes: Any) -> Callable[[Any], Any]:
-    return lambda data: data | {"structure": data["structure"] | routes}
-
-
-@pytest.mark.parametrize(
-    ("file", "change", "message"),
-    [
-        *((FILE, change, ROUTES) for change in (
-            lambda data: {}, lambda data: data | {"structure": {"query": [QUERY]}},
-            lambda data: data | {"types": []} | {"structure": [1]}, structure(image=[MODEL]), structure(query=[]),
-            structure(query=QUERY), structure(query=[7]), structure(query=["../other"]), structure(query=[SPLADE]),
-            structure(query=[QUERY, SPLADE]), structure(document=["../other"]),
-            lambda data: structure(document=["../a"])(data) | {"types": data["types"] | {"../a": data["types"][MODEL]}},
-            lambda data: data | {"types": data["types"] | {QUERY: f"mine.{QUERY[8:]}"}},
-        )),
-        (FILE, structure(document=[QUERY]), "SparseStaticEmbedding'"),
-        (FILE, structure(document=[MODEL]), "Transformer.*SpladePooling"),
-        (FILE, lambda data: data | {"types": data["types"] | {MODEL: "os.path"}}, "'os.path'"),
-        *((FILE, change, ROUTES) for change in (
-            *(parameters(default_route=odd) for odd in ("", False, 0, [])),
-            *(lambda data, odd=odd: data | {"parameters": odd} for odd in ("", None, False, 0, [])))),
-        (FILE, parameters(default_route="text"), "'default_route'.*'text'"),
-        (FILE, parameters(route_mappings={"('a', 'text')": "query"}), "'default_route'"),
-        (FILE, parameters(default_route=None, allow_empty_key=False), "'default_route'"),
-        *((f"{QUERY}/tokenizer_config.json", {"model_max_length": odd}, f"{odd!r}")
-          for odd in (True, False, 0, "", 1.5)),
-        (f"{QUERY}/config.json", {"path": "idf.json"}, "config.json .*'path'.*frozen"),
-        ("config_sentence_transformers.json", {"model_type": "SentenceTransformer"}, "Router', .* save one of its"),
-    ],
-)  # fmt: skip
-def test_what_is_no_such_router(tmp_path: Path, file: str, change: Any, message: str) -> None:
-    with pytest.raises(minibert.CheckpointError, match=message):
-        changed(tmp_path, NAME, file, change)
 
 
 def test_a_table_that_does_not_fit(tmp_path: Path) -> None:

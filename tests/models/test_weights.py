@@ -276,11 +276,8 @@ def test_the_base_s_layer_says_whether_a_product_is_transposed(tmp_path: Path, s
     stored = load_file(base / "model.safetensors") | {"score.weight": score}
     save_file(stored, base / "model.safetensors")
     names = (f"{path}.lora_A.weight", f"{path}.lora_B.weight")
-    settings = {
-        "target_modules": ["attn.c_proj", "score"],
-        "fan_in_fan_out": said,
-        "base_model_name_or_path": str(base),
-    }
+    settings: dict[str, Any] = dict(target_modules=["attn.c_proj", "score"], base_model_name_or_path=str(base))
+    settings["fan_in_fan_out"] = said
     found = minibert.load_encoder(adapter(tmp_path / "alone", names, scored, **settings)).logits(PAIR_OF_IDS[:1])
     name = next(name for name in stored if name.endswith("h.0.attn.c_proj.weight"))
     changed = {name: stored[name] + 3 * (B @ A).T, "score.weight": score + 3 * B[:3] @ A}

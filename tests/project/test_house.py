@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Patch, Printed
 
 import minibert
 from minibert.cli import main
@@ -83,7 +84,7 @@ def test_a_walk_is_counted_by_hand() -> None:
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_the_way_of_one_text_stays_short(
-    name: str, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, minilm: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     monkeypatch.setenv("MINIBERT_MODEL", str(minilm))
     encoder, trace, lines = minibert.load_encoder(str(minilm)), tmp_path / "trace.safetensors", tmp_path / "lines.txt"

@@ -15,7 +15,7 @@ import blanks
 import block_gradients
 import numpy as np
 import pytest
-from command_line import Printed
+from command_line import Patch, Printed
 
 from minibert import knock_out
 from minibert.equations import activations, blocks, input_layer, similarity, static
@@ -28,7 +28,7 @@ NOTEBOOKS = ("1_input_layer", "2_attention", "3_change_it", "4_words")
 
 
 @pytest.fixture
-def lab(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def lab(minilm: Path, monkeypatch: Patch) -> Iterator[ModuleType]:
     """The plumbing as a notebook has it, on the real checkpoint."""
     monkeypatch.setattr(sys, "argv", ["lab"])
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -366,9 +366,7 @@ def test_the_library_works_again_after_an_answer_was_interrupted(lab: ModuleType
     assert blocks.softmax(np.zeros(2)).tolist() == [0.5, 0.5]
 
 
-def test_an_answer_that_never_ends_is_stopped(
-    lab: ModuleType, capsys: Printed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_never_ends_is_stopped(lab: ModuleType, capsys: Printed, monkeypatch: Patch) -> None:
     """The classic: the loop of wordpiece forgets to go on. No `except Exception` around it keeps it alive."""
     if not hasattr(signal, "setitimer"):
         pytest.skip("this system stops no program after a time of computing")

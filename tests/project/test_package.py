@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from needed import absent, missing
+from needed import need
 
 import minibert
 
@@ -31,8 +31,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(project: Path, folder: Path, *options: str) -> Path:
-    if absent("hatchling"):
-        missing("hatchling not installed; it is in the extra `test`")
+    need("hatchling", "test")
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder), *options]
     result = subprocess.run(command, cwd=project, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
@@ -156,8 +155,7 @@ WRONG = (
 @pytest.mark.slow
 def test_mypy_knows_what_methods_give(tmp_path: Path) -> None:
     """And that a wrong option is an error, each of these lines."""
-    if absent("mypy"):
-        missing("mypy not installed; it is in the extra `test`")
+    need("mypy", "test")
     wrong = tmp_path / "wrong.py"
     wrong.write_text(CALLS.read_text("utf-8") + "".join(f"    {line}\n" for line in WRONG), "utf-8")
     for path, errors in ((CALLS, 0), (wrong, len(WRONG))):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import Patch, Printed
 from limits import CHILD_SECONDS
 from needed import module_of, need
 
@@ -40,7 +41,7 @@ def node(*words: str) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, minilm: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, minilm: Path, monkeypatch: Patch) -> Path:
     """Return the current folder, with the golden files of BERT and the project's scripts."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINIBERT_MODEL", str(minilm))
@@ -75,7 +76,7 @@ def test_the_page_shows_every_section_in_its_order() -> None:
 
 
 @pytest.mark.port
-def test_every_line_of_the_page_runs_and_passes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_line_of_the_page_runs_and_passes(folder: Path, capsys: Printed) -> None:
     texts = [each.text for each in TEXTS if each.text and each.text.isprintable() and len(each.text) < 100][:20]
     assert len(texts) == 20
     Path("texts.txt").write_text("".join(f"{text}\n" for text in texts), "utf-8")
@@ -100,7 +101,7 @@ def test_every_line_of_the_page_runs_and_passes(folder: Path, capsys: pytest.Cap
 
 
 @pytest.mark.port
-def test_a_mistake_planted_in_it_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_planted_in_it_is_named(folder: Path, capsys: Printed) -> None:
     right = "1 / Math.sqrt(head_dim)"
     assert CODE.count(right) == 1
     Path("wrong.mjs").write_text(CODE.replace(right, "1 / Math.sqrt(heads * head_dim)"), "utf-8")

@@ -17,7 +17,7 @@ import pytest
 from checkpoints import pack
 from command_line import WITHOUT_TORCH, Patch, Printed
 from limits import CHILD_SECONDS
-from needed import absent, missing, module_of
+from needed import absent, module_of, need
 
 import minibert
 from minibert.cli import _opened, main
@@ -85,7 +85,7 @@ def test_the_lines_about_words_run_on_tiny_models(tmp_path: Path) -> None:
     assert len(re.findall(r"{'corpus_id': [01], 'score': 0\.\d+, 'text': '[AJ]", printed)) == 2
 
 
-def test_the_commands_of_the_doors_run(minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_the_doors_run(minilm: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     """In the page's order: `--against` gets the file of `--save`. `explain --live` would wait for a reader."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINIBERT_MODEL", str(minilm))
@@ -99,7 +99,7 @@ def test_the_commands_of_the_doors_run(minilm: Path, tmp_path: Path, monkeypatch
     assert [main(command) for command in commands[1:]] == [0] * 4
 
 
-def test_the_figures_are_those_of_the_benchmarks_last_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_figures_are_those_of_the_benchmarks_last_run(monkeypatch: Patch) -> None:
     """After `python scripts/bench sentences` they are filled in by `python scripts/readme/tables.py figures`."""
     monkeypatch.syspath_prepend(ROOT / "scripts/readme")
     figures = module_of(ROOT / "scripts/readme/figures.py")
@@ -234,8 +234,7 @@ def test_the_page_shows_it_as_it_is_run(name: str) -> None:
 
 @pytest.mark.reference  # whose extra brings scikit-learn
 def test_a_classifier(minilm: Path, monkeypatch: Patch, capsys: Printed) -> None:
-    if absent("sklearn"):
-        missing("scikit-learn not installed; it is in the extra `reference`")
+    need("sklearn", "reference")
     run_recipe("classify.py", minilm, monkeypatch)
     assert capsys.readouterr().out == "['money']\n"
 

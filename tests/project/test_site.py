@@ -21,6 +21,7 @@ import distilled
 import numpy as np
 import pytest
 import word_models
+from command_line import Patch, Printed
 from limits import CHILD_SECONDS
 from needed import module_of
 from notebooks import TITLES
@@ -78,7 +79,7 @@ def hooks(name: str = "hooks") -> ModuleType:
 
 
 @pytest.fixture
-def as_markdown(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[str]], str]:
+def as_markdown(monkeypatch: Patch) -> Callable[[str, list[str]], str]:
     # what reads the docstrings for the site is not in this environment; how they are written needs none of it
     monkeypatch.setitem(sys.modules, "griffe", ModuleType("griffe"))
     monkeypatch.setattr("griffe.Extension", object, raising=False)
@@ -119,7 +120,7 @@ def cell(source: str, *outputs: dict[str, Any], tags: tuple[str, ...] = ()) -> d
     return {"cell_type": kind, "source": [source], "metadata": {"tags": tags}, "outputs": outputs}
 
 
-def test_a_study_stands_on_the_site_as_it_was_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_stands_on_the_site_as_it_was_run(tmp_path: Path, monkeypatch: Patch) -> None:
     name = "006_blocks"
     picture = {"data": {"image/png": "cG5n", "text/plain": "a [map]"}}
     cells = [
@@ -136,59 +137,28 @@ def test_a_study_stands_on_the_site_as_it_was_run(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(course, "BUILT", tmp_path)
     text, pictures = course.study_page(name)
     command = course.explained(name)
-    assert (
-        text
-        == f"""# BERT's blocks
-
-[Open this page's code](../source/scripts/study/{name}.py.md) · {course.minutes(name)[0]} minutes to read, 2 exercises
-
-A block [`heads.py`](heads.py), [How the tables are learned](learning.py).
-
-```python
-x = 1
-x
-```
-
-```text
-1
-2
-```
-
-[![a (map)]({name}-1.png)]({name}-1.png)
-
-??? note "1 line of code"
-
-    ```python
-    long = 2
-    ```
-
-## To click through
-
-This page is what `{command}` writes. [Open it alone]({name}-live.html), on a phone too.
-
-<iframe class="live" src="{name}-live.html" title="a page to click through" loading="lazy"></iframe>
-
-## Exercises
-
-1. Why?
-2. How?
-
-## Answers
-
-??? success "Answer 1"
-
-    Because
-    of it.
-
-    ```python
-    y = 3
-    ```
-
-??? success "Answer 2"
-
-    So.
-"""
-    )
+    about = f"{course.minutes(name)[0]} minutes to read, 2 exercises"
+    assert text.rstrip("\n").split("\n\n") == [
+        "# BERT's blocks",
+        f"[Open this page's code](../source/scripts/study/{name}.py.md) · {about}",
+        "A block [`heads.py`](heads.py), [How the tables are learned](learning.py).",
+        "```python\nx = 1\nx\n```",
+        "```text\n1\n2\n```",
+        f"[![a (map)]({name}-1.png)]({name}-1.png)",
+        '??? note "1 line of code"',
+        "    ```python\n    long = 2\n    ```",
+        "## To click through",
+        f"This page is what `{command}` writes. [Open it alone]({name}-live.html), on a phone too.",
+        f'<iframe class="live" src="{name}-live.html" title="a page to click through" loading="lazy"></iframe>',
+        "## Exercises",
+        "1. Why?\n2. How?",
+        "## Answers",
+        '??? success "Answer 1"',
+        "    Because\n    of it.",
+        "    ```python\n    y = 3\n    ```",
+        '??? success "Answer 2"',
+        "    So.",
+    ]
     assert pictures == {f"{name}-1.png": b"png"}
     assert _opened("explain")[1].parse(shlex.split(command)[2:]).beside
     with pytest.raises(FileNotFoundError, match="sh scripts/study/build --new"):
@@ -226,55 +196,27 @@ def test_minutes_are_counted() -> None:
     assert course.each(course.minutes("1_input_layer")[1]) == "3 x 3, 3 x 6, 2 x 12"
 
 
-def test_a_docstring_becomes_lists_and_code(as_markdown: Callable[[str, list[str]], str]) -> None:
-    text = """Look rows up, with the same
-ids: not the argument.
-
-Rows go with their
-ids: not the argument either.
-
-table, rows     what is looked into
-"max"           the largest
-
-ids: which rows. Where none,
-no row is given.
-other: no argument.
-
->>> lookup(1,
-...        2)
-3
-and this is behind it
-
-Sources
-    A paper.
-    Another."""
-    made = """Look rows up, with the same ids: not the argument.
-
-Rows go with their
-ids: not the argument either.
-
-
-- `table`, `rows`: what is looked into
-
-- `"max"`: the largest
-
-
-- `ids`: which rows. Where none,
-no row is given.
-other: no argument.
-
-
-```pycon
->>> lookup(1,
-...        2)
-3
-and this is behind it
-```
-
-**Sources**
-
-- A paper.
-- Another."""
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("Look rows up, with the same\nids: no argument.", "Look rows up, with the same ids: no argument."),
+        ("Look.\n\nRows go with their\nids: no argument.", "Look.\n\nRows go with their\nids: no argument."),
+        (
+            'Look.\n\ntable, rows     what is looked into\n"max"           the largest',
+            'Look.\n\n\n- `table`, `rows`: what is looked into\n\n- `"max"`: the largest',
+        ),
+        (
+            "Look.\n\nids: which rows. Where none,\nno row is given.\nother: no argument.",
+            "Look.\n\n\n- `ids`: which rows. Where none,\nno row is given.\nother: no argument.",
+        ),
+        (
+            "Look.\n\n>>> lookup(1,\n...        2)\n3\nand this is behind it\n\nMore.",
+            "Look.\n\n\n```pycon\n>>> lookup(1,\n...        2)\n3\nand this is behind it\n```\n\nMore.",
+        ),
+        ("Look.\n\nSources\n    A paper.\n    Another.", "Look.\n\n**Sources**\n\n- A paper.\n- Another."),
+    ],
+)
+def test_a_docstring_becomes_lists_and_code(text: str, made: str, as_markdown: Callable[[str, list[str]], str]) -> None:
     assert as_markdown(text, ["ids", "table"]) == made
 
 
@@ -394,7 +336,7 @@ def test_every_command_that_a_page_shows_is_one() -> None:
 
 @pytest.mark.parametrize("page", ["index", "student", "verifier", "embedder"])
 def test_the_commands_of_a_first_page_run(
-    page: str, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: str, minilm: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINIBERT_MODEL", str(minilm))
@@ -442,11 +384,6 @@ def test_vectors_from_before_an_upgrade_are_compared(minilm: Path, tmp_path: Pat
     assert run(block.splitlines()[1]) == 1
 
 
-def test_each_page_begins_with_what_its_reader_can_do_then() -> None:
-    for name, text in whole_pages().items():
-        assert re.match(r"# .+\n\nAfter this page you \w+ [^\n]", text), name
-
-
 def test_the_requests_of_the_servers_page_are_answered(minilm: Path) -> None:
     needs_server()
     server = Server([opened(minilm), opened(REFERENCE / "uses-reranker")])
@@ -457,7 +394,7 @@ def test_the_requests_of_the_servers_page_are_answered(minilm: Path) -> None:
 
 
 @pytest.mark.parametrize("page", MOVING, ids=lambda page: page.stem)
-def test_the_new_calls_run(page: Path, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_new_calls_run(page: Path, minilm: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     for _, new in pairs(page, models(minilm, tmp_path)):
@@ -466,9 +403,7 @@ def test_the_new_calls_run(page: Path, minilm: Path, tmp_path: Path, monkeypatch
 
 @pytest.mark.reference
 @pytest.mark.parametrize("page", MOVING, ids=lambda page: page.stem)
-def test_old_and_new_calls_give_the_same(
-    page: Path, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_and_new_calls_give_the_same(page: Path, minilm: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     theirs: dict[str, Any] = {}
     ours: dict[str, Any] = {}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import probes
 import pytest
+from command_line import Patch
 from drawn import normal
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,7 +77,7 @@ def test_the_penalty_is_chosen_on_samples_that_the_fit_has_not_seen() -> None:
     assert probes.chosen_penalty(probes.linear_regression, probes.squared_error, x, y, probes.LINEAR) == 1e3
 
 
-def test_a_probe_does_not_choose_by_the_rows_it_is_tested_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_does_not_choose_by_the_rows_it_is_tested_on(monkeypatch: Patch) -> None:
     given: list[int] = []
 
     def first(fit: object, loss: object, x: Array, y: Array, penalties: object) -> float:

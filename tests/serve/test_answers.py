@@ -1,19 +1,25 @@
-"""Answers over real HTTP, in the form that was asked for: the numbers are those of `encode`, `rank` and `classify`."""
+"""Answers over real HTTP, in the form that was asked for: the numbers are those of `encode`, `rank` and `classify`. And
+/metrics: what was done is counted, by one process or by several that share a folder.
+"""
 
 from __future__ import annotations
 
 import base64
 import functools
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import util
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from needed import absent, missing
 from reference_files import REFERENCE
-from served import Address, Answer, needs_server, opened, served, straight
+from served import SECONDS, Address, Answer, needs_server, opened, served, straight
 
 import minibert
 from minibert.equations.input_layer import Array
@@ -162,13 +168,10 @@ def test_fields_that_clients_add_and_that_change_nothing(address: Address) -> No
 # -- scores and labels -------------------------------------------------------------------------------------------
 
 QUERY, DOCUMENTS = "the dog we lived above", [LONG, "we lived above the clouds", "above"]
+THREE = ["the clouds the", "we lived above", "above"]  # the first three tokens of each
 SCORED: list[tuple[dict[str, Any], list[str], int]] = [  # the fields, the texts that are scored, how many are cut
     ({"documents": DOCUMENTS, "return_documents": True, "max_tokens_per_doc": 4096}, DOCUMENTS, 2),
-    (
-        {"documents": DOCUMENTS, "max_tokens_per_doc": 3, "priority": 9},
-        ["the clouds the", "we lived above", "above"],
-        0,
-    ),
+    ({"documents": DOCUMENTS, "max_tokens_per_doc": 3, "priority": 9}, THREE, 0),
     ({"documents": DOCUMENTS, "return_documents": True, "max_chunks_per_doc": 10, "model": RERANKER}, DOCUMENTS, 2),
     ({"texts": DOCUMENTS, "return_text": True}, DOCUMENTS, 2),
     ({"texts": DOCUMENTS, "raw_scores": True, "top_n": 3}, DOCUMENTS, 2),
@@ -276,60 +279,48 @@ def lost(name: str, *texts: list[str]) -> dict[int, int]:
     return {i: count for i, count in enumerate(tokens) if count > 0}
 
 
-def test_each_truncated_text_is_told(address: Address) -> None:
-    texts = ["dog", LONG, "we", LONG + "dog"]
-    want = lost(NORMED, texts)
-    assert want.keys() == {1, 3} and want[1] < want[3]
-    answer = address.embed(texts, model=NORMED)
-    assert answer.json["truncated"] == 2 and "x-truncated" not in answer.headers
-    assert answer.json["truncated_texts"] == [{"index": i, "tokens_left_out": n} for i, n in want.items()]
-    many = address.embed([*MANY, LONG], model=NORMED).json  # several steps of the worker
-    assert many["truncated_texts"][-1] == {"index": len(MANY), "tokens_left_out": want[1]}
-    pairs = lost(RERANKER, [QUERY] * 4, texts)
-    ranking = address.ask("/rerank", {"query": QUERY, "documents": texts, "model": RERANKER}).json
-    assert {each["index"]: each["tokens_left_out"] for each in ranking["truncated_texts"]} == pairs
-
-
 @pytest.mark.parametrize(
     ("path", "name", "fields", "texts"),
     [
-        ("/embed", NORMED, {}, "inputs"), ("/embed_sparse", SPARSE, {}, "inputs"), ("/predict", TOPICS, {}, "inputs"),
-        ("/rerank", RERANKER, {"query": QUERY}, "texts"),
+        ("/v1/embeddings", NORMED, {}, "input"), ("/rerank", RERANKER, {"query": QUERY}, "documents"),
+        ("/embed", NORMED, {}, "inputs"), ("/rerank", RERANKER, {"query": QUERY}, "texts"),
+        ("/embed_sparse", SPARSE, {}, "inputs"), ("/predict", TOPICS, {}, "inputs"),
     ],
 )  # fmt: skip
-def test_a_bare_list_has_headers_for_it(
+def test_each_truncated_text_is_told(
     path: str, name: str, fields: dict[str, Any], texts: str, address: Address
 ) -> None:
+    """In fields of the answer; beside a bare list, which has none, in headers."""
     sent = ["dog", LONG, "we", LONG + "dog"]
     want = lost(name, *([[QUERY] * 4, sent] if fields else [sent]))
+    assert want.keys() == {1, 3} and want[1] < want[3]
     inputs: Any = [[text] for text in sent] if path == "/predict" else sent
-    headers = address.ask(path, {texts: inputs, "model": name, **fields}).headers
-    assert headers["x-truncated"] == "2"
-    assert headers["x-truncated-tokens"] == ",".join(f"{i}={count}" for i, count in want.items())
+    answer = address.ask(path, {texts: inputs, "model": name, **fields})
+    if isinstance(answer.json, dict):
+        assert answer.json["truncated"] == 2 and "x-truncated" not in answer.headers
+        assert {each["index"]: each["tokens_left_out"] for each in answer.json["truncated_texts"]} == want
+    else:
+        assert answer.headers["x-truncated"] == "2"
+        assert answer.headers["x-truncated-tokens"] == ",".join(f"{i}={count}" for i, count in want.items())
     headers = address.ask(path, {texts: inputs[:1], "model": name, **fields}).headers
     assert not {"x-truncated", "x-truncated-tokens"} & headers.keys()
 
 
 def test_headers_for_many_truncated_texts_stay_short(address: Address) -> None:
+    (each,) = lost(NORMED, [LONG]).values()
+    many = address.embed([*MANY, LONG], model=NORMED).json  # several steps of the worker
+    assert many["truncated_texts"][-1] == {"index": len(MANY), "tokens_left_out": each}
     headers = address.ask("/embed", {"inputs": [LONG] * 1500, "model": NORMED}).headers
     assert headers["x-truncated"] == "1500" and 3900 < len(headers["x-truncated-tokens"]) <= 4000
-    assert {each.partition("=")[2] for each in headers["x-truncated-tokens"].split(",")} == {
-        str(lost(NORMED, [LONG])[0])
-    }
+    assert {told.partition("=")[2] for told in headers["x-truncated-tokens"].split(",")} == {str(each)}
 
 
 def test_a_query_of_late_interaction_that_is_truncated_counts_for_each_pair() -> None:
     server = Server([opened(REFERENCE / LATE)])
     sent = {"query": LONG, "documents": ["dog", LONG]}
     found = straight(server, "/rerank", json.dumps(sent).encode()).json["truncated_texts"]
-    query, (document,) = (
-        encoder_of(LATE).tokens_cut(LONG, "query", task="query"),
-        encoder_of(LATE).tokens_cut([LONG], "document", task="document"),
-    )
+    query, document = (encoder_of(LATE).tokens_cut(LONG, task, task=task) for task in ("query", "document"))
     assert [(each["index"], each["tokens_left_out"]) for each in found] == [(0, query), (1, query + document)]
-
-
-# -- models ------------------------------------------------------------------------------------------------------
 
 
 def test_the_names_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,9 +350,91 @@ def test_what_the_server_tells_of_itself(address: Address) -> None:
     assert found["tasks"] == {"query": "Instruct: find\nQuery:", "document": ""}
     assert found["version"] == minibert.__version__
     assert [each["identity"] for each in found["models"]] == [each["identity"] for each in answer["data"]]
-    assert found["limits"] == DEFAULTS._asdict() and (DEFAULTS.waiting, DEFAULTS.texts, DEFAULTS.grace) == (
-        256,
-        2048,
-        60,
-    )
+    assert found["limits"] == DEFAULTS._asdict()
+    assert (DEFAULTS.waiting, DEFAULTS.texts, DEFAULTS.grace) == (256, 2048, 60)
     assert (DEFAULTS.body, DEFAULTS.characters, DEFAULTS.query) == (16777216, 200_000, 10_000)
+
+
+@pytest.fixture
+def counted() -> None:
+    if absent("prometheus_client"):
+        missing("prometheus-client not installed; it is in the extra `metrics`")
+
+
+def numbers(answer: Answer) -> dict[str, float]:
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = [line.rsplit(" ", 1) for line in answer.body.decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in lines}
+
+
+@pytest.mark.usefixtures("counted")
+def test_metrics_count_what_was_done() -> None:
+    server = Server([opened(REFERENCE / LENGTHS, 'org/a"b'), opened(REFERENCE / RERANKER)])
+    server.record.open()
+    answer = straight(server, "/v1/embeddings", b'{"input": ["%s", "dog"]}' % LONG.encode())
+    tokens = answer.json["usage"]["total_tokens"]
+    assert straight(server, "/v1/embeddings", b'{"input": []}').status == 400
+    assert straight(server, "/rerank", b'{"query": "a", "texts": ["b", "c", "d"]}').status == 200
+    for path in ("/other", "/another"):
+        assert straight(server, path, b"").status == 404
+    found = numbers(straight(server, "/metrics", b"", method="GET"))
+    assert found['minibert_requests_total{path="/v1/embeddings",status="200"}'] == 1
+    assert found['minibert_requests_total{path="/v1/embeddings",status="400"}'] == 1
+    assert found['minibert_requests_total{path="other",status="404"}'] == 2, "no path of a client's own"
+    assert found['minibert_texts_total{model="a\\"b"}'] == 2
+    assert found['minibert_tokens_total{model="a\\"b"}'] == tokens
+    assert found['minibert_truncated_total{model="a\\"b"}'] == 1
+    assert found[f'minibert_texts_total{{model="{RERANKER}"}}'] == 3
+    assert found['minibert_request_seconds_count{path="/v1/embeddings"}'] == 2
+    assert found['minibert_request_seconds_sum{path="/rerank"}'] > 0
+
+
+def test_without_prometheus_client_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = util.find_spec
+    monkeypatch.setattr("minibert.serve.app.find_spec", lambda name: None if "prometheus" in name else find(name))
+    server = Server([opened(REFERENCE / LENGTHS)])
+    server.record.open()
+    assert straight(server, "/embed", b'{"inputs": "dog"}').status == 200
+    answer = straight(server, "/metrics", b"", method="GET")
+    assert (answer.status, "pip install 'prometheus-client>=" in answer.error) == (501, True)
+
+
+ONE = """
+import sys
+from minibert.serve.app import Record
+record = Record(["/embed"])
+record.open()
+record.counts["requests"].labels("/embed", "200").inc()
+print("counted", flush=True)
+sys.stdin.readline()
+sys.stdout.write(record.text().decode())
+record.close()
+"""
+
+
+@pytest.mark.usefixtures("counted")
+@pytest.mark.skipif(sys.platform == "win32", reason="several processes share a folder by its lock")
+def test_processes_of_one_folder_give_their_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counts of a killed process stay; the last one removes the files, and the first those of a run that was
+    killed.
+    """
+    folder = tmp_path / "shared"
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder))
+    folder.mkdir()
+    (folder / "counter_1.db").write_bytes(b"of another run")
+
+    def start() -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", ONE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout.readline() == "counted\n"
+        return process
+
+    killed, first, last = start(), start(), start()
+    (folder / "counter_0.db").touch()  # as a worker's is between its making and its first number
+    killed.kill()
+    killed.communicate(timeout=SECONDS)
+    for process, others in ((first, 1), (last, 0)):
+        said, _ = process.communicate("\n", timeout=SECONDS)
+        assert 'minibert_requests_total{path="/embed",status="200"} 3.0' in said
+        assert bool([*folder.iterdir()]) == bool(others)

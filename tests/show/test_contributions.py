@@ -1,22 +1,34 @@
-"""The shares of a prediction: they add up to the logits of every head; GPT-2's are computed by hand."""
+"""The shares of a prediction add up to the logits of every head; GPT-2's are computed by hand. The page's part about a
+head has them, and the encoder's logits after each block.
+"""
 
 from __future__ import annotations
 
+import base64
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import encoders
 import numpy as np
 import pytest
 from head_files import HEAD_CASES, HeadCase
+from safetensors.numpy import load_file, save_file
+from strict_html import data_of_script, read
 
 import minibert
+from minibert.equations.activations import sigmoid
+from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.models.encoder import Encoder
+from minibert.show import prediction
+from minibert.show.page import page
 from minibert.show.prediction import Shares, logit_shares
 
 IDS = np.array([[5, 9, 7, 2, 11]])
-# share of the largest logit, float32 traces; measured 2e-6 at most
-CLOSE = 2e-5
+CLOSE = 2e-5  # share of the largest logit, float32 traces; measured 2e-6 at most
+CHANCE = 1e-5  # error of a page's probabilities and shares in float32: measured 4e-7
 
 
 def taken_apart(encoder: Encoder, name: str, ids: Array = IDS) -> tuple[Shares, Array, Array]:
@@ -73,3 +85,113 @@ def test_gpt2_s_shares_by_hand(tmp_path: Path) -> None:
             by_hand = through(context @ output.weight[own].astype(np.float64))
             assert np.allclose(found.heads[:, :, block, head], by_hand, rtol=0, atol=1e-9)
     assert np.allclose(found.biases, biases, rtol=0, atol=1e-9)
+
+
+DIM, VOCAB = encoders.DIM, encoders.COMMON["vocab_size"]
+HEADS: dict[str, dict[str, tuple[int, ...]]] = {
+    "masked_word": {
+        "cls.predictions.transform.dense.weight": (DIM, DIM), "cls.predictions.transform.dense.bias": (DIM,),
+        "cls.predictions.transform.LayerNorm.weight": (DIM,), "cls.predictions.transform.LayerNorm.bias": (DIM,),
+        "cls.predictions.bias": (VOCAB,),
+    },
+    "classes": {
+        "pooler.dense.weight": (DIM, DIM), "pooler.dense.bias": (DIM,),
+        "classifier.weight": (3, DIM), "classifier.bias": (3,),
+    },
+}  # fmt: skip
+
+
+def with_head(folder: Path, head: str, **changes: Any) -> Path:
+    """A tiny BERT with a head and a tokenizer that knows its mask."""
+    encoders.write_with_words(folder, "bert", **changes)
+    random = np.random.default_rng(5).standard_normal
+    own = {name: random(shape, np.float32) for name, shape in HEADS[head].items()}
+    save_file(load_file(folder / "model.safetensors") | own, folder / "model.safetensors")
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "mask_token": "[MASK]"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return folder
+
+
+def data_of(html: str, rows: int, encoder: Encoder) -> dict[str, Any]:
+    data = data_of_script(html, "predictdata")
+    blocks, k = len(encoder.stack.blocks), data["k"]
+    shapes = {
+        "lens": (rows, blocks + 1, k), "shares": (rows, k, blocks * (encoder.stack.heads + 1) + 2), "totals": (rows, k),
+    }  # fmt: skip
+    for name, shape in shapes.items():
+        data[name] = np.frombuffer(base64.b64decode(data[name]), "<f4").reshape(shape)
+    return data
+
+
+def of_each_state(encoder: Encoder, trace: dict[str, Array], head: str) -> list[Array]:
+    """The logits of each block's state, by the head's modules one by one."""
+    bound, found = encoder.head(head), []
+    for i in range(len(encoder.stack.blocks) + 1):
+        x = trace[f"hidden_states.{i}"][0]
+        if encoder.stack.last_norm and i < len(encoder.stack.blocks):
+            x = encoder[encoder.stack.last_norm](x)
+        x = x[:1] if bound.pooling == "first" else x
+        for _, work in bound.works:
+            x = work(x)
+        found.append(bound.last(x))
+    return found
+
+
+@pytest.mark.parametrize("name", ["masked_word", "next_word"])
+def test_the_likeliest_words_and_how_they_grow(name: str, tmp_path: Path) -> None:
+    encoder = encoders.computed_once(
+        minibert.load_encoder(encoders.write_gpt2(tmp_path) if name == "next_word" else with_head(tmp_path, name))
+    )
+    text = "he was" if name == "next_word" else "we [MASK] above"
+    html = page(encoder, text, name="someone/tiny")
+    read(html)
+    assert not re.search(r"<!--\w+-->", html), "a mark of the frame was left"
+    batch = encoder.tokenize(text)
+    ids, logits = batch["input_ids"], encoder.logits(**batch, head=name)[0]
+    data, trace = data_of(html, ids.shape[1], encoder), encoder.trace(**batch, head=name)
+    probabilities, every = softmax(logits.astype(np.float64)), of_each_state(encoder, trace, name)
+    assert data["each"] and data["chance"] and data["k"] == prediction.LIKELIEST
+    labels = np.argsort(-logits, axis=1)[:, : data["k"]]
+    for row, best in enumerate(labels):
+        assert data["names"][row] == [prediction.token_name(encoder, i) for i in best.tolist()]
+        assert np.abs(data["lens"][row, -1] - probabilities[row, best]).max() < CHANCE
+        for state, of_state in enumerate(every):
+            chances = softmax(of_state[row].astype(np.float64))
+            assert np.abs(data["lens"][row, state] - chances[best]).max() < CHANCE
+            named, its = data["best"][row][state]
+            assert named == prediction.token_name(encoder, int(chances.argmax()))
+            assert its == pytest.approx(chances.max(), abs=CHANCE)
+    found = logit_shares(encoder, ids, trace, encoder.head(name), labels)
+    assert np.abs(data["shares"].sum(axis=2) - data["totals"]).max() < CHANCE * np.abs(logits).max()
+    own = data["shares"][..., :-2].reshape(*labels.shape, encoders.DEPTH, encoders.HEADS + 1)
+    assert np.array_equal(own[..., :-1], found.heads.astype(np.float32))
+    assert np.array_equal(own[..., -1], found.feed_forward.astype(np.float32))
+    assert np.array_equal(data["shares"][..., -2], found.input_layer.astype(np.float32))
+    assert np.array_equal(data["totals"], found.total.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("kind", "activation"),
+    [("single_label_classification", softmax), ("multi_label_classification", sigmoid), ("regression", np.asarray)],
+)
+def test_classes_are_of_the_whole_text(kind: str, activation: Any, tmp_path: Path) -> None:
+    labels = {"0": "sky", "1": "</script>", "2": "sea"}
+    encoder = minibert.load_encoder(with_head(tmp_path, "classes", id2label=labels, problem_type=kind))
+    html = page(encoder, "we lived above")
+    read(html)
+    data, logits = data_of(html, 1, encoder), encoder.logits(**encoder.tokenize("we lived above"))[0].astype(np.float64)
+    order, size = np.argsort(-logits), np.abs(logits).max()
+    assert not data["each"] and data["k"] == 3 and data["chance"] == (kind != "regression")
+    assert data["names"] == [[list(labels.values())[i] for i in order]]
+    assert np.abs(data["lens"][0, -1] - activation(logits)[order]).max() < CHANCE * max(1, size)
+    assert np.abs(data["shares"].sum(axis=2)[0] - (logits - logits.mean())[order]).max() < CHANCE * size
+
+
+def test_a_head_that_cannot_be_computed_is_said_and_the_rest_is_shown(tmp_path: Path) -> None:
+    folder = with_head(tmp_path / "bert", "masked_word")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["cls.predictions.transform.dense.weight"] = np.ones((3, 3), np.float32)
+    save_file(tensors, folder / "model.safetensors")
+    html = page(minibert.load_encoder(folder), "we lived")
+    read(html)
+    assert "cls.predictions.transform.dense.weight" in html and "predictdata" not in html and "blockdata" in html

@@ -1,22 +1,36 @@
-"""The page of `minibert explain`: numbers as torch prints them, the table of tokens, the steps computed by hand."""
+"""The page of `minibert explain`: numbers as torch prints them, the table of tokens, the steps computed by hand; with
+`--block N` one block's steps, their formulas and functions, and one head's table. And the lines of `minibert info`:
+about the blocks from config.json and headers alone; the identity reads the weights.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import checkpoints
+import encoders
 import numpy as np
 import pytest
+from command_line import Patch, Printed, ran
+from fake_hub import hub_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from reference_files import BY_NAME
+from reference_files import BY_NAME, REFERENCE
 
 import minibert
+from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.families.parts.plan import GIVEN, layer_plan, value
 from minibert.families.parts.plan import given as passed
-from minibert.show.explain import explain, expression
+from minibert.models.encoder import Encoder
+from minibert.models.open.load_encoder import load_encoder
+from minibert.show.explain import block_steps, explain, explain_block, expression, pair_table
+from minibert.show.info import info
 from minibert.show.text import beginning, columns_of, torch_text
 
 SENTENCE = "We lived above the clouds"
@@ -24,9 +38,6 @@ SENTENCE = "We lived above the clouds"
 
 def as_tensor(x: Array) -> str:
     return f"tensor({torch_text(x, indent=len('tensor('))})"
-
-
-# -- numbers -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -66,9 +77,6 @@ def test_prints_as_torch_does(x: Array) -> None:
         assert as_tensor(x) == repr(torch.from_numpy(x.copy()))
 
 
-# -- the page ----------------------------------------------------------------------------------------------------
-
-
 def test_the_page_of_a_real_model(minilm: Path) -> None:
     layer = minibert.load(minilm)
     lines = list(explain(layer, SENTENCE))
@@ -87,20 +95,15 @@ def test_the_page_of_a_real_model(minilm: Path) -> None:
     functions = [lookup, lookup, lookup, "", norm]
     assert headings == [f"{name}  (1, 7, 384){function}" for name, function in zip(names, functions, strict=True)]
     page = "\n".join(lines)
+    trace = {name: rows for name, rows in layer.trace(**layer.tokenize(SENTENCE)).items() if rows.dtype.kind == "f"}
+    told = [line for line in lines if line.startswith("  we  [")]
+    for line, rows in zip(told, trace.values(), strict=True):  # one token's first six numbers of each step
+        numbers = [float(number) for number in re.findall(r"-?\d\.\d{4}", line)]
+        assert np.abs(np.array(numbers) - rows[0, 1, :6]).max() <= 0.5e-4 and len(numbers) == 6 and "..." in line
+    assert len(lines) == 32 and lines[-1].endswith(": scripts/study/five_minutes.py")
     assert "\n  Embedding(2, 384): the row of each type\n" in page
     assert "\n  (x - mean) / sqrt(variance + 1e-12) * weight + bias, x = sum, row by row\n" in page
     assert max(map(len, lines)) <= 80
-
-
-def test_the_short_page_has_one_token_s_first_six_numbers_of_each_step(minilm: Path) -> None:
-    layer = minibert.load(minilm)
-    short = list(explain(layer, SENTENCE))
-    assert len(short) == 32 and short[-1].endswith(": scripts/study/five_minutes.py")
-    trace = {name: rows for name, rows in layer.trace(**layer.tokenize(SENTENCE)).items() if rows.dtype.kind == "f"}
-    told = [line for line in short if line.startswith("  we  [")]
-    for line, rows in zip(told, trace.values(), strict=True):
-        numbers = [float(number) for number in re.findall(r"-?\d\.\d{4}", line)]
-        assert np.abs(np.array(numbers) - rows[0, 1, :6]).max() <= 0.5e-4 and len(numbers) == 6 and "..." in line
 
 
 def test_a_text_that_is_too_long_is_cut_or_refused_before_the_first_line(minilm: Path, tmp_path: Path) -> None:
@@ -108,9 +111,8 @@ def test_a_text_that_is_too_long_is_cut_or_refused_before_the_first_line(minilm:
     with pytest.raises(ValueError, match="512"):
         next(explain(layer, "cloud " * 600))
     assert next(explain(layer, "cloud " * 600, truncation=True)).startswith("512 tokens of bert")
-    assert next(
-        explain(BY_NAME["t5-encoder"].with_words(tmp_path, "w0", "w1"), "w1 " * 600, truncation=True)
-    ).startswith("600 tokens of t5"), "no limit"
+    t5 = BY_NAME["t5-encoder"].with_words(tmp_path, "w0", "w1")
+    assert next(explain(t5, "w1 " * 600, truncation=True)).startswith("600 tokens of t5"), "no limit"
 
 
 FORMULAS = {
@@ -144,22 +146,188 @@ def test_every_family_has_a_page(name: str, tmp_path: Path) -> None:
 
 def test_a_text_without_tokens_has_a_page(tmp_path: Path) -> None:
     layer = BY_NAME["gpt2"].with_words(tmp_path, "w0", "w1")
-    page = "\n".join(explain(layer, ""))
-    assert page.splitlines()[-3].endswith("the row of each position")
-    assert page.startswith(
-        "0 tokens of gpt2 -> (1, 0, 16), float32\n\ntoken  id  position\n\nwte  (1, 0, 16)  equations.lookup\n"
-    )
+    lines = list(explain(layer, ""))
+    assert lines[-3].endswith("the row of each position") and lines[0] == "0 tokens of gpt2 -> (1, 0, 16), float32"
+    assert lines[1:5] == ["", "token  id  position", "", "wte  (1, 0, 16)  equations.lookup"]
 
 
 def test_tokens_cannot_command_the_terminal(tmp_path: Path) -> None:
-    lines = list(
-        explain(
-            BY_NAME["gpt2"].with_words(tmp_path, "w0", "\x1b[31m", "雲", "x" * 100, "end"),
-            "\x1b[31m 雲 " + "x" * 100 + " end",
-        )
-    )
+    words = "\x1b[31m", "雲", "x" * 100, "end"
+    lines = list(explain(BY_NAME["gpt2"].with_words(tmp_path, "w0", *words), " ".join(words)))
     table = lines[3:7]
     assert table[0].startswith(r"\x1b[31m  ")
     assert table[2].startswith("x" * 39 + "…  ")
     assert "\x1b" not in "".join(lines)
     assert len({columns_of(line) for line in table}) == 1
+
+
+TEXT = "we lived above the clouds"
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    return load_encoder(encoders.write(tmp_path_factory.mktemp("bert"), "bert"))
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    return load_encoder(encoders.write_gpt2(tmp_path_factory.mktemp("gpt2")))
+
+
+def test_the_last_step_is_named_with_what_it_gives(bert: Encoder, gpt2: Encoder) -> None:
+    """Names and order of all steps: see test_every_family."""
+    for encoder, block, last in (
+        (bert, 1, "output.LayerNorm = hidden_states.2"), (gpt2, 0, "mlp.sum = hidden_states.1"),
+        (gpt2, 1, "ln_f = hidden_states.2"),
+    ):  # fmt: skip
+        lines = list(explain_block(encoder, TEXT, block))
+        after = [line.partition("  (")[0] for before, line in pairwise(lines) if before == ""]
+        assert after[0] == f"hidden_states.{block}" and after[-1] == last
+
+
+def test_formulas_name_what_they_take(bert: Encoder, gpt2: Encoder) -> None:
+    def told(encoder: Encoder) -> dict[str, str]:
+        trace = encoder.trace([[5, 6, 7]])
+        return {name.partition(" = ")[0]: step.formula for name, _, step in block_steps(encoder, trace, 1, head=2)}
+
+    of = told(bert)
+    assert of["hidden_states.1"] == "what enters: the output of block 0"
+    assert of["attention.self.key"].endswith("hidden_states.1 @ weight^T + bias")
+    assert of["attention.self.scores"].startswith("0.5 * query @ key^T, 1 / sqrt(4) = 0.5; columns 8 to 11 of each are")
+    assert of["intermediate.intermediate_act_fn"].startswith(
+        "y = x * (1 + erf(x / sqrt(2))) / 2, x = intermediate.dense"
+    )
+    assert of["output.sum"] == "attention.output.LayerNorm + output.dense"
+    of = told(gpt2)
+    assert of["attn.c_attn"].endswith("ln_1 @ weight + bias") and "x = hidden_states.1" in of["ln_1"]
+    assert "side by side" in of["attn.scores"] and "x = mlp.sum" in of["ln_f"]
+    assert "later tokens masked" in of["probabilities, attentions.1"] and "tanh" in of["mlp.act"]
+
+
+def test_probabilities_stand_beside_their_tokens_and_numbers_are_those_of_the_first(bert: Encoder) -> None:
+    head, trace = 2, bert.trace(**bert.tokenize(TEXT))
+    lines, weights = list(explain_block(bert, TEXT, 1, head)), trace["attentions.1"][0, head]
+    tokens = bert.tokens(bert.tokenize(TEXT)["input_ids"])[0]
+    assert tokens == ["[CLS]", "we", "lived", "above", "the", "clouds", "[SEP]"]
+    start = next(i for i, line in enumerate(lines) if line.split() == tokens)
+    for token, row, line in zip(tokens, weights, lines[start + 1 :], strict=False):
+        found, *numbers = line.split()
+        assert found == token and numbers == [f"{number:.4f}" for number in row]
+    assert lines[1] == f"  head {head} of 4 in scores and weights, 4 numbers wide"
+    for key in ("hidden_states.1", "attention.self.query", "attention.self.scores", "output.sum"):
+        x = trace[key if key.startswith("hidden") else f"encoder.layer.1.{key}"]
+        assert f"  we  {beginning(x[0, head, 1] if key.endswith('scores') else x[0, 1])}" in lines, key
+
+
+def test_a_wide_table_shows_the_largest_weights_and_the_rest_of_their_sum() -> None:
+    tokens = [f"token{i:02}" for i in range(12)]
+    weights = np.full((12, 12), 0.01)
+    weights[0, [7, 2, 11]] = 0.5, 0.3, 0.11
+    lines = list(pair_table(tokens, weights, lambda line: line))
+    assert lines[0].strip() == "the 3 largest weights, and the sum of the other 9"
+    assert " ".join(lines[1].split()) == "token00 0.5000 token07 7 0.3000 token02 2 0.1100 token11 11 0.0900"
+    assert len(lines) == 13 and max(map(len, lines)) <= 80
+
+
+def test_the_command_prints_a_block(tmp_path: Path, capsys: Printed) -> None:
+    folder = encoders.write(tmp_path / "tiny", "bert")
+    assert main(["explain", TEXT, "--pair", "the dog", "--model", str(folder), "--block", "1", "--head", "2"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("block 1 of 2 of bert -> (1, 12, 16)\n  head 2 of 4")
+
+
+def told_of(layer: minibert.EmbeddingLayer) -> dict[str, str]:
+    """The lines under the modules: name -> fact."""
+    lines = list(info(layer))
+    return {line[:18].strip(): line[18:].strip() for line in lines[lines.index("") + 1 :]}
+
+
+def facts(folder: Path) -> dict[str, str]:
+    with minibert.load(folder) as layer:
+        return told_of(layer)
+
+
+BERT, GPT2 = encoders.config("bert"), encoders.config("gpt2", n_inner=None)
+QWEN3 = encoders.config("qwen3")
+NAMED = encoders.tensors(BERT)
+PREFIXED = {f"transformer.{key}": array for key, array in encoders.tensors(GPT2).items()}
+MASKS = {f"transformer.h.{i}.attn.bias": np.ones((1, 1, 24, 24), np.float32) for i in range(2)}  # GPT-2 stores them
+COUNT = sum(key.startswith(("transformer.h.", "transformer.ln_f.")) for key in PREFIXED)
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors", "blocks", "on_disk"),
+    [
+        (GPT2, PREFIXED | MASKS, "2, 4 heads of 4, feed-forward 64 wide, gelu_new$", f" in {COUNT} tensors"),
+        (BERT, {key: NAMED[key] for key in NAMED if key.startswith("embeddings.")},
+         "2, 4 heads of 4, .* only the input layer$", None),
+        (QWEN3, encoders.tensors(QWEN3), "2, 4 heads of 8 that share 2 key heads, feed-forward 24 wide, silu$",
+         " in 23 tensors"),
+        # blocks cannot be made of these, and the input layer needs none of it
+        (BERT | {"num_attention_heads": 5}, NAMED,
+         "not available: config.json: .*must be a multiple of 'num_attention_heads'", None),
+        (BERT | {"add_cross_attention": True}, NAMED, "not available: config.json: .*add_cross_attention", None),
+    ],
+)  # fmt: skip
+def test_what_is_told(
+    config: dict[str, Any], tensors: dict[str, Array], blocks: str, on_disk: str | None, tmp_path: Path
+) -> None:
+    told = facts(checkpoints.write(tmp_path, config, tensors))
+    assert re.match(blocks, told["blocks"])
+    assert on_disk is None if "blocks on disk" not in told else told["blocks on disk"].endswith(str(on_disk))
+
+
+def test_a_model_type_without_blocks_says_so() -> None:
+    told = facts(REFERENCE / "xlnet")
+    assert told["blocks"] == "not computed: minibert knows only the input layer of xlnet"
+    assert "blocks on disk" not in told
+
+
+def test_shards_that_are_not_opened_stay_so(tmp_path: Path) -> None:
+    first = {key: array for key, array in NAMED.items() if not key.startswith("encoder.layer.1")}
+    second = {key: array for key, array in NAMED.items() if key not in first}
+    folder = checkpoints.write_shards(tmp_path, BERT, [first, second])
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    says = " in 16 tensors; 32 tensors in all, some in files not opened for this"
+    assert facts(folder)["blocks on disk"].endswith(says)
+
+
+def test_from_the_hub_nothing_is_fetched_for_it(tmp_path: Path, monkeypatch: Patch) -> None:
+    folder = encoders.write(tmp_path / "tiny", "bert")
+    with (
+        hub_of(monkeypatch, tmp_path / "home", "someone/tiny", folder) as hub,
+        minibert.load("someone/tiny", lazy=True) as layer,
+    ):
+        layer.tokenizer.size  # noqa: B018  opened here, so that the rest of the page is all that could be fetched
+        layer.attention_position  # noqa: B018
+        before, sent = len(hub.requests), hub.sent
+        told = told_of(layer)
+        assert (len(hub.requests), hub.sent) == (before, sent)
+    assert told["blocks on disk"].endswith(" in 32 tensors")
+
+
+def test_the_identity_and_the_same_lines_as_json(tmp_path: Path, capsys: Printed) -> None:
+    folder = REFERENCE / "sentences-dense"
+    out, error = ran(capsys, "info", folder)
+    lines, found = out.splitlines(), json.loads(ran(capsys, "info", folder, "--json")[0])
+    start = lines.index("") + 1
+    assert found["identity"] == minibert.load_encoder(folder).identity and not error
+    modules = [[path, sizes] for path, sizes in found.pop("modules").items()]
+    assert [re.split(" {2,}", line) for line in lines[: start - 1]] == modules
+    assert [re.split(" {2,}", line, maxsplit=1) for line in lines[start:]] == [
+        [name.replace("_", " "), fact] for name, fact in found.items()
+    ]
+    assert main(["help", "info"]) == 0
+    about = capsys.readouterr().out
+    assert all(re.search(rf"\b{name}\b", about) for name in found)
+
+
+def test_an_identity_that_cannot_be_computed(tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
+    folder = checkpoints.write(tmp_path / "model", BERT | {"num_attention_heads": 5}, NAMED)
+    assert re.search("\nidentity +not available: .*must be a multiple", ran(capsys, "info", folder)[0])
+    with hub_of(monkeypatch, tmp_path / "home", "org/model", encoders.write(tmp_path / "hub", "bert")):
+        for _ in range(2):
+            text = ran(capsys, "info", "org/model")[0]
+            assert "identity" in text and "computed from all weights, and they are not on this machine" in text
+        minibert.load_encoder("org/model").close()
+        assert re.search("\nidentity +[0-9a-f]{64}\n", ran(capsys, "info", "org/model")[0])

@@ -1,9 +1,12 @@
-"""The page that computes, without a browser: each number is the trace's."""
+"""The page that computes, without a browser: each number is the trace's; and its server: its access and its answers."""
 
 from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +14,20 @@ import encoders
 import numpy as np
 import pytest
 from checkpoints import write_byte_level, write_wordpiece
+from limits import CHILD_SECONDS
+from served import Address, Answer, live_served
 from strict_html import data_of_script, read
 
 import minibert
 from minibert.equations.blocks import softmax
 from minibert.equations.heads import next_word_probabilities
 from minibert.equations.input_layer import Array
+from minibert.http_guard import REST
 from minibert.models.patching import patching_map
 from minibert.show import live as live_module
 from minibert.show.attention import PARTS, named_kinds, shares_of, terms_of
-from minibert.show.live import MOST_TOKENS, Live
-from minibert.show.live_state import LONGEST, read_state
+from minibert.show.live import MOST_CONNECTIONS, MOST_TOKENS, Live, LiveServer
+from minibert.show.live_state import read_state
 
 TEXT, OTHER = "we lived above", "the clouds above"
 PAIR = ("wonderfu", "wonderou")
@@ -169,20 +175,26 @@ def test_the_map_is_of_the_texts_as_typed(gpt2: Live, monkeypatch: pytest.Monkey
             gpt2.map({"state": given, "token": 3})
 
 
-def test_kinds_are_measured_on_the_weights(gpt2: Live) -> None:
-    answer = gpt2.state({"text": "banana"})
+@pytest.mark.parametrize(("name", "text"), [("gpt2-words", "banana"), ("bert-words", "banan[MASK]")])
+def test_kinds_are_measured_on_the_weights(name: str, text: str) -> None:
+    live = Live(minibert.load_encoder(SMALL_GPT2.parent / name))
+    answer, with_separator = live.state({"text": text}), name == "bert-words"
     kinds, weights = answer["numbers"]["livedata"]["kinds"], weights_of(answer).astype(np.float64)
     tokens = answer["numbers"]["data"]["tokens"]
+    assert (kinds["kinds"][-1] == "[SEP]") is with_separator, "the tokenizer's; GPT-2's has none"
     for (block, head), _ in np.ndenumerate(weights[..., 0, 0]):
         own, queries = weights[block, head], range(2, len(tokens))
         same = [sum(own[i, j] for j in range(len(tokens)) if j != i and tokens[j] == tokens[i]) for i in queries
                 if tokens.count(tokens[i]) > 1]  # fmt: skip
-        means = [np.mean([own[i, i - 1] for i in queries]), 0, np.mean([own[i, 0] for i in queries]), np.mean(same)]
-        assert np.allclose(kinds["shares"][block][head][:4], means, atol=1e-12)
-        assert kinds["shares"][block][head][4] is None, "this tokenizer has no separator"
+        means = [np.mean([own[i, i - 1] for i in queries]), np.diag(own, k=1)[2:].mean() if with_separator else 0,
+                 np.mean([own[i, 0] for i in queries]), np.mean(same)]  # fmt: skip
+        if with_separator:
+            means.append(own[2:, -1].mean())
+        assert np.allclose(kinds["shares"][block][head][: len(means)], means, atol=1e-12)
+        assert with_separator or kinds["shares"][block][head][4] is None
         name = kinds["kinds"][int(np.argmax(means))] if max(means) >= kinds["least"] else "none"
         assert kinds["names"][block][head] == name
-    few = gpt2.state({"text": "a"})["numbers"]["livedata"]["kinds"]
+    few = live.state({"text": "" if with_separator else "a"})["numbers"]["livedata"]["kinds"]
     assert few["shares"][0][0] == [None] * 5 and few["names"][0][0] == "none"
 
 
@@ -200,16 +212,8 @@ def test_a_head_gets_the_name_of_the_attention_that_is_planted(name: str, most: 
     found = named_kinds(weights[None, None], IDS, SEP, "[SEP]")
     assert found["names"] == [[name]]
     assert len(found["kinds"]) == len(found["shares"][0][0]) == 5
-
-
-def test_the_separator_is_the_tokenizer_s() -> None:
-    live = Live(minibert.load_encoder(SMALL_GPT2.parent / "bert-words"))
-    answer = live.state({"text": "questi[MASK]n"})
-    kinds, weights = answer["numbers"]["livedata"]["kinds"], weights_of(answer)
-    assert kinds["kinds"][-1] == "[SEP]"
-    for (block, head), _ in np.ndenumerate(weights[..., 0, 0]):
-        assert kinds["shares"][block][head][4] == pytest.approx(weights[block, head, 2:, -1].mean())
-        assert kinds["shares"][block][head][1] == pytest.approx(np.diag(weights[block, head], k=1)[2:].mean())
+    twice = np.array([2, 7, SEP, 8, 9, SEP])  # a separator is no word
+    assert named_kinds(weights[None, None], twice, SEP, "[SEP]")["shares"][0][0][3] is None
 
 
 def test_the_page_opens_at_its_state_and_is_saved_with_one(gpt2: Live) -> None:
@@ -244,38 +248,124 @@ def test_an_input_layer_alone_has_a_page_too(tmp_path: Path) -> None:
         live.state({"text": "we", "heads": [[0, 0]]})
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        None,
-        {"text": "a", "head": []},
-        {"text": "a" * (LONGEST + 1)},
-        {"text": "a", "heads": [[0]]},
-        {"text": "a", "heads": [[0, 9]]},
-        {"text": "a", "blocks": [True]},
-        {"text": "a", "feed_forwards": [7]},
-        {"text": "a", "terms": [[0, 3]]},
-        {"text": "a", "replaced": [[5, "b"]]},
-        {"text": "a", "replaced": [[1, "bcd"]]},
-        {"text": "a", "replaced": [[1, "\ud800"]]},
-        {"text": "a", "patches": [{"what": "stream", "block": 0}]},
-        {"text": "a", "beside": "b", "patches": [{"what": "it", "block": 0}]},
-        {"text": "a", "beside": "b", "patches": [{"what": "stream", "block": 0, "place": 0}]},
-        {"text": "a", "beside": "bc", "patches": [{"what": "stream", "block": 0}]},
-        {"text": "a", "beside": "b", "patches": [{"what": "stream", "block": 4}]},
-        {"text": "a", "beside": {}},
-        {"text": "a", "heads": [[0, 0]] * 601},
-    ],
-)
-def test_a_state_that_cannot_be_is_refused(given: Any, gpt2: Live) -> None:
-    with pytest.raises(ValueError, match=r"must be|no field|is not there|expected|give one|as many"):
-        gpt2.state(given)
-
-
 def test_a_text_that_is_too_long(tmp_path: Path) -> None:
     encoder = minibert.load_encoder(write_byte_level(encoders.write(tmp_path, "gpt2", n_positions=8 * MOST_TOKENS)))
-    with pytest.raises(ValueError, match="tokens"):
+    with pytest.raises(ValueError):
         Live(encoder).state({"text": "he was " * MOST_TOKENS})
-    with pytest.raises(ValueError, match="0 tokens"):
-        Live(encoder).state({"text": ""})
     assert read_state({"text": "a"}).typed == read_state({"text": "a", "heads": [[0, 0]]}).typed
+
+
+STATE = {"text": "wonderfu"}
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[Address, LiveServer, Live]]:
+    live = Live(minibert.load_encoder(SMALL_GPT2))
+    with live_served(live, lambda: live.page("wonderfu")) as (address, server):
+        yield address, server, live
+
+
+def asked(running: tuple[Address, LiveServer, Live], name: str, body: Any, **headers: str) -> Answer:
+    address, server, _ = running
+    return address.ask(f"/{name}", body, **{"Authorization": f"Bearer {server.token}", **headers})
+
+
+def test_the_page_and_a_state(running: tuple[Address, LiveServer, Live]) -> None:
+    address, server, live = running
+    page = address.ask(f"/?token={server.token}")
+    assert page.status == 200 and page.headers["content-type"].startswith("text/html")
+    assert server.token not in page.body.decode(), "only the address has it"
+    assert page.headers["referrer-policy"] == "no-referrer" and page.headers["cache-control"] == "no-store"
+    found = asked(running, "state", STATE)
+    assert found.status == 200 and found.json == json.loads(json.dumps(live.state(STATE)))
+    assert asked(running, "cell", {"state": STATE, "block": 0, "head": 1, "query": 3, "key": 2}).json["seen"]
+
+
+def test_every_answer_has_the_headers_of_the_page(running: tuple[Address, LiveServer, Live], monkeypatch: Any) -> None:
+    """An answer without the token, an unknown address and a fault of the server too."""
+    address, server, _ = running
+    monkeypatch.setattr(server, "page", lambda: 1 / 0)
+    found = [
+        asked(running, "state", STATE), asked(running, "state", b"{"), address.ask("/"), address.ask("/?token=wrong"),
+        address.ask("/state", STATE), asked(running, "state", STATE, Authorization="Bearer x"),
+        asked(running, "nothing", {}), address.ask("/state"), address.ask(f"/?token={server.token}"),
+    ]  # fmt: skip
+    assert [each.status for each in found] == [200, 400, 401, 401, 401, 401, 404, 404, 500]
+    assert "whole address" in found[2].json["error"]["message"]
+    for each in found:
+        assert each.headers["x-frame-options"] == "DENY" and each.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize(("error", "printed"), [(ConnectionResetError(), False), (KeyError("lost"), True)])
+def test_a_client_that_leaves_prints_no_traceback(
+    error: Exception, printed: bool, running: tuple[Address, LiveServer, Live], capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        raise error
+    except type(error):
+        running[1].handle_error(None, ("127.0.0.1", 1))
+    assert ("Traceback" in capsys.readouterr().err) is printed
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "192.168.0.3", ""])
+def test_another_name_than_this_machine_s_is_refused(host: str, running: tuple[Address, LiveServer, Live]) -> None:
+    address, server, _ = running
+    assert address.ask(f"/?token={server.token}", Host=host).status in (400, 403)
+    assert asked(running, "state", STATE, Host=host).status in (400, 403)
+    for path in ("/state/", "//evil.example", "/other"):  # a redirect would repeat the name
+        found = address.ask(path, Host=host)
+        assert found.status == 403 and "location" not in found.headers
+
+
+def test_a_page_of_another_origin_is_refused(running: tuple[Address, LiveServer, Live]) -> None:
+    address, server, _ = running
+    own = f"http://127.0.0.1:{address.port}"
+    assert asked(running, "state", STATE, Origin=own).status == 200
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:1"):
+        found = asked(running, "state", STATE, Origin=origin)
+        assert found.status == 403 and "access-control-allow-origin" not in found.headers
+    preflight = address.ask("/state", method="OPTIONS", Origin="http://evil.example")
+    assert preflight.status == 501 and "access-control-allow-origin" not in preflight.headers
+    assert address.ask(f"/?token={server.token}", Host=f"localhost:{address.port}").status == 200
+
+
+def test_what_cannot_be_is_refused(running: tuple[Address, LiveServer, Live]) -> None:
+    found = {
+        body: asked(running, "state", body).status
+        for body in (b"{", b'{"text": "a", "text": "b"}', b'{"text": "a", "heads": [[9, 9]]}', b"[" * 300_000)
+    }
+    assert list(found.values()) == [400, 400, 400, 413]
+    assert asked(running, "state", b" " * REST).status == 413  # the client has sent all of it before it reads
+
+
+@pytest.mark.parametrize("body", ["%s", '{"text": %s}', '{"text": "a", "heads": %s}'])
+def test_json_that_is_nested_deeply_is_misuse(body: str, running: tuple[Address, LiveServer, Live]) -> None:
+    """The nesting is too deep for the parser, for the check of the state, or for the message."""
+    for depth in range(900, 1000, 4):
+        assert asked(running, "state", (body % ("[" * depth + "]" * depth)).encode()).status == 400
+
+
+def test_the_token_is_looked_at_before_the_body(running: tuple[Address, LiveServer, Live]) -> None:
+    """This client sends no byte of a body."""
+    with closing(HTTPConnection("127.0.0.1", running[0].port, timeout=CHILD_SECONDS)) as connection:
+        connection.putrequest("POST", "/state")
+        connection.putheader("Content-Length", str(REST))
+        connection.endheaders()
+        assert connection.getresponse().status == 401
+
+
+def test_connections_have_a_bound(running: tuple[Address, LiveServer, Live]) -> None:
+    address, server, _ = running
+
+    def opened() -> HTTPConnection:
+        connection = HTTPConnection("127.0.0.1", address.port, timeout=CHILD_SECONDS)
+        connection.request("GET", f"/?token={server.token}")
+        return connection
+
+    with ExitStack() as stack:
+        held = [stack.enter_context(closing(opened())) for _ in range(MOST_CONNECTIONS)]
+        assert {connection.getresponse().read()[:9] for connection in held} == {b"<!doctype"}
+        assert not server.free.acquire(blocking=False)
+        waiting = stack.enter_context(closing(opened()))
+        held[0].close()
+        assert waiting.getresponse().status == 200

@@ -425,6 +425,22 @@ def use(monkeypatch: Any, endpoint: str, home: Path) -> None:
         monkeypatch.setattr(constants, name, value)
 
 
+def files_of(folder: Path) -> dict[str, Path]:
+    """The files of a model's folder, without the values that tests/reference keeps beside them."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    beside = ("calls.json", "vectors.safetensors")
+    return {path.relative_to(folder).as_posix(): path for path in files if path.name not in beside}
+
+
+@contextlib.contextmanager
+def hub_of(monkeypatch: Any, home: Path, name: str, folder: Path) -> Iterator[FakeHub]:
+    """A Hub with one model, which this process asks."""
+    with FakeHub() as hub:
+        hub.add(name, files_of(folder))
+        use(monkeypatch, hub.endpoint, home)
+        yield hub
+
+
 def quick_pauses(monkeypatch: Any) -> None:
     """Shorten a client's pauses before a retry to a thousandth."""
     monkeypatch.setattr(time, "sleep", lambda seconds: sleep(seconds / 1000))

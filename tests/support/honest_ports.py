@@ -12,7 +12,7 @@ import planted_ports
 from planted_ports import Change, Planted, bias, put, several, weight
 
 from minibert.verify import reference
-from minibert.verify.traces import Traces, write_traces
+from minibert.verify.traces import Traces
 
 FORMATS = ("float32", "float16", "bfloat16")  # each rounds more than the one before
 
@@ -22,11 +22,10 @@ class Honest(NamedTuple):
     format: str = "float32"
 
 
-def write(port: Planted, folder: Path) -> tuple[Path, Path]:
-    """The model's folder, and the file with the port's numbers."""
+def write(port: Planted, folder: Path) -> tuple[Path, Traces, Traces]:
+    """The model's folder, and the port's inputs and numbers."""
     where = planted_ports.written(folder, port)
-    write_traces(path := folder / "port.safetensors", *_ported(where, port))
-    return where, path
+    return where, *_ported(where, port)
 
 
 def _ported(where: Path, port: Planted) -> tuple[Traces, Traces]:
@@ -109,7 +108,6 @@ HONEST: dict[str, Honest] = {
 
 QUERY, VALUE = "encoder.layer.1.attention.self.query", "encoder.layer.0.attention.self.value"
 ACT = "encoder.layer.1.intermediate.intermediate_act_fn"
-OWN, OTHER = (f"encoder.layer.{i}.output.dense" for i in (2, 0))
 
 
 def _relu(own: Any) -> Change:

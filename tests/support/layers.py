@@ -5,33 +5,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
+import checkpoints
 import numpy as np
 import pytest
-from checkpoints import (
-    BERT,
-    DEBERTA,
-    DISTILBERT,
-    ELECTRA,
-    GPT2,
-    ROBERTA,
-    T5,
-    VOCAB,
-    write,
-    write_byte_level,
-    write_wordpiece,
-)  # fmt: skip
 
 import minibert
 from minibert import EmbeddingLayer
 from minibert.equations.input_layer import Array
 from minibert.models.run import packing
 
-CONFIGS = {"bert": BERT, "roberta": ROBERTA, "distilbert": DISTILBERT, "gpt2": GPT2, "t5": T5} | {
-    "electra": ELECTRA,  # projected
-    "deberta-v2": DEBERTA,  # masked
-}
+KINDS = ("BERT", "ROBERTA", "DISTILBERT", "GPT2", "T5", "ELECTRA", "DEBERTA")  # the last two are projected, and masked
+CONFIGS: dict[str, dict[str, Any]] = {vars(checkpoints)[each]["model_type"]: vars(checkpoints)[each] for each in KINDS}
 
 Make = Callable[[str], EmbeddingLayer]
 
@@ -40,11 +27,11 @@ def write_each(factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A folder for each config, with a tokenizer."""
     made = {}
     for name, config in CONFIGS.items():
-        made[name] = write(factory.mktemp(name), config)
+        made[name] = checkpoints.write(factory.mktemp(name), config)
         if name == "gpt2":
-            write_byte_level(made[name])
+            checkpoints.write_byte_level(made[name])
         else:
-            write_wordpiece(made[name])
+            checkpoints.write_wordpiece(made[name])
     return made
 
 
@@ -61,5 +48,5 @@ def tile_of(numbers: int) -> Iterator[None]:
         yield
 
 
-def some_ids(*shape: int, below: int = VOCAB, seed: int = 0) -> Array:
+def some_ids(*shape: int, below: int = checkpoints.VOCAB, seed: int = 0) -> Array:
     return np.random.default_rng((seed, *shape)).integers(0, below, shape)

@@ -24,9 +24,9 @@ class Planted(NamedTuple):
     wrong: Mapping[str, str]  # key -> name
 
 
-def judged(planted: Planted, folder: Path, of: Path) -> Comparison:
-    """Judge the port by two batches; `of`: a folder of the model."""
-    return ports.judged(of, folder / "port.safetensors", loops.Port(of, planted.mistake, blocks=planted.blocks))
+def judged(planted: Planted, folder: Path) -> Comparison:
+    """Judge the port of a model's folder by two batches."""
+    return ports.judged(folder, loops.Port(folder, planted.mistake, blocks=planted.blocks))
 
 
 def _all(mistake: str, *paths: str) -> dict[str, str]:
@@ -42,6 +42,7 @@ BERT_SUM, GPT2_SUM = BLOCK + "output.sum", "h.{i}.attn.sum"
 TODAY = "layers.{i}.self_attn."
 _PLANTED = (
     _one("bert", "residual from before the norm", 0, BERT_SUM),
+    _one("bert", "activation gelu_new", 0, BLOCK + "intermediate.intermediate_act_fn"),
     _one("bert", "norm before instead of after", 1, *(BLOCK + path for path in (
         "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.LayerNorm",
         "intermediate.dense", "output.LayerNorm", "output.sum")), "hidden_states.2"),

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import encoders
 import numpy as np
 from head_files import HEAD_CASE
-from ports import verify_part
+from ports import arrays, verify_part
 from safetensors.numpy import load_file, save_file
 
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.reference import Reference
 from minibert.verify.report import Comparison
 from minibert.verify.subjects import EncoderSubject, encoder_batches
-from minibert.verify.traces import Traces, write_traces
+from minibert.verify.traces import Traces
 
 Change = Callable[[Any], Any]
 KINDS = ("plain", "left_pad", "long")  # in the long one a window shows
@@ -103,8 +103,7 @@ def judged(port: Planted, folder: Path, states_alone: bool = False) -> Compariso
     inputs, traces = ported(where, port)
     for kind in traces if states_alone else ():
         traces[kind] = {key: x for key, x in traces[kind].items() if key.startswith("hidden_states.")}
-    write_traces(folder / "port.safetensors", inputs, traces)
-    return verify_part(str(where), encoder=True, against=folder / "port.safetensors")
+    return verify_part(where, arrays(inputs, traces), encoder=True)
 
 
 # -- attention by hand, in the place of transformers' own function ------------------------------------------------
@@ -112,7 +111,7 @@ def judged(port: Planted, folder: Path, states_alone: bool = False) -> Compariso
 
 @contextmanager
 def patched(model: Any, wrong: Mapping[str, Any]) -> Iterator[dict[int, Any]]:
-    """Attention with what is wrong in the blocks `only` (all, if it names none); gives their scores before the mask."""
+    """Attention with what is wrong in all blocks; gives their scores before the mask."""
     kept: dict[int, Any] = {}
     if not wrong:
         yield kept
@@ -121,8 +120,6 @@ def patched(model: Any, wrong: Mapping[str, Any]) -> Iterator[dict[int, Any]]:
     right = where.eager_attention_forward
 
     def eager(module: Any, q: Any, k: Any, v: Any, mask: Any, scaling: Any = None, **rest: Any) -> Any:
-        if module.layer_idx not in wrong.get("only", range(99)):
-            return right(module, q, k, v, mask, scaling=scaling, **rest)
         return by_hand(wrong, module, q, k, v, mask, scaling, kept)
 
     where.eager_attention_forward = eager
@@ -138,8 +135,7 @@ def by_hand(wrong: Mapping[str, Any], module: Any, q: Any, k: Any, v: Any, mask:
     q, k, v = wrong.get("qkv", lambda q, k, v: (q, k, v))(q, k, v)
     if k.shape[1] != q.shape[1]:
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-    scale = wrong.get("scale", lambda q, scaling: q.shape[-1] ** -0.5 if scaling is None else scaling)(q, scaling)
-    scores = (q @ k.transpose(2, 3)) * scale
+    scores = (q @ k.transpose(2, 3)) * (q.shape[-1] ** -0.5 if scaling is None else scaling)
     kept[module.layer_idx] = scores.numpy()
     added = None if mask is None else wrong.get("mask", lambda mask: mask)(mask)
     total = scores if added is None else wrong.get("hide", torch.add)(scores, added)
@@ -316,12 +312,6 @@ def clipped(x: Any, cos: Any, sin: Any, last: int = 7) -> Any:
     half = x.shape[-1] // 2
     both[..., :half], both[..., half:] = -b, a
     return x * cos[:, :, places] + both * sin[:, :, places]
-
-
-def small_rows(tensors: dict[str, Any]) -> None:
-    """Rows as small as a real GPT-2's: there eps counts."""
-    for name in ("wte.weight", "wpe.weight"):
-        tensors[name] = tensors[name] * np.float32(0.005)
 
 
 def more_positions(tensors: dict[str, Any]) -> None:

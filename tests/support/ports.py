@@ -19,11 +19,17 @@ from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.mistakes.mistake import Mistake, all_places, begin, kept, with_mistake
 from minibert.verify.report import Comparison
 from minibert.verify.subjects import batches, encoder_batches
-from minibert.verify.traces import PARTS, Traces, read_traces, trace, write_traces
+from minibert.verify.traces import PARTS, Traces, trace
 from minibert.verify.verify import verify
 
 BERT = BY_NAME["bert"]
 KINDS = ("plain", "left_pad")  # of batches: enough for most mistakes
+
+
+def arrays(inputs: Traces, traces: Traces) -> dict[str, Array]:
+    """A port's numbers by their names in a file, which verify takes as they are."""
+    found = {f"{kind}|inputs|{name}": array for kind, named in inputs.items() for name, array in named.items()}
+    return found | {f"{kind}|{key}": array for kind, named in traces.items() for key, array in named.items()}
 
 
 @cache
@@ -31,9 +37,7 @@ def _saved() -> dict[str, Array]:
     with BERT.layer() as layer:
         inputs = batches(layer)
         traces = {kind: trace(layer, batch) for kind, batch in inputs.items()}
-    arrays = {f"{kind}|inputs|{name}": array for kind, named in inputs.items() for name, array in named.items()}
-    arrays |= {f"{kind}|{key}": array for kind, named in traces.items() for key, array in named.items()}
-    return {name: np.array(array) for name, array in arrays.items()}
+    return {name: np.array(array) for name, array in arrays(inputs, traces).items()}
 
 
 def saved() -> dict[str, Array]:
@@ -41,18 +45,17 @@ def saved() -> dict[str, Array]:
     return dict(_saved())
 
 
-def ported(arrays: dict[str, Array], folder: Path, name: str = "port.safetensors") -> Path:
+def ported(named: dict[str, Array], folder: Path, name: str = "port.safetensors") -> Path:
     """Write a port's file."""
-    save_file(arrays, path := folder / name)
+    save_file(named, path := folder / name)
     return path
 
 
-def verify_part(model: str, *texts: Any, against: Path | None = None, **options: Any) -> Comparison:
-    """Verify a port whose file has some of the batches alone: these, by their names."""
+def verify_part(model: str | Path, against: dict[str, Array] | None = None, **options: Any) -> Comparison:
+    """Verify a port that has some of the batches alone: these, by their names."""
     if against is not None:
-        inputs, traces = read_traces(against)
-        options = {"batches": [*{**inputs, **traces}], **options}
-    return verify(model, *texts, against=against, **options)
+        options = {"batches": [*dict.fromkeys(name.partition("|")[0] for name in against)], **options}
+    return verify(str(model), against=against, **options)
 
 
 def few(encoder: Encoder, *kinds: str) -> Traces:
@@ -61,12 +64,15 @@ def few(encoder: Encoder, *kinds: str) -> Traces:
     return {kind: batches[kind] for kind in kinds or KINDS}
 
 
-def judged(folder: Path, path: Path, port: Any, **options: Any) -> Comparison:
-    """Judge a port, whose `run` gives the intermediates of one batch."""
+def numbers(folder: Path, port: Any) -> dict[str, Array]:
+    """The numbers of a port whose `run` gives the intermediates of one batch."""
     with load_encoder(folder) as encoder:
         inputs = few(encoder)
-    write_traces(path, inputs, {kind: port.run(batch) for kind, batch in inputs.items()})
-    return verify_part(str(folder), encoder=True, against=path, **options)
+    return arrays(inputs, {kind: port.run(batch) for kind, batch in inputs.items()})
+
+
+def judged(folder: Path, port: Any, **options: Any) -> Comparison:
+    return verify_part(folder, numbers(folder, port), encoder=True, **options)
 
 
 def by_steps(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import dataclass
 from functools import cached_property
@@ -84,6 +85,13 @@ def changed(tmp_path: Path, name: str, file: str, change: Any) -> minibert.Encod
     data = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     path.write_text(json.dumps(change(data) if callable(change) else data | change), encoding="utf-8")
     return minibert.load_encoder(folder)
+
+
+def recipe(word: str) -> str:
+    """The block of Python on the page of golden files that has this word."""
+    page = (REFERENCE / "GOLDEN.md").read_text(encoding="utf-8")
+    (code,) = [found for found in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if word in found]
+    return code
 
 
 def opened(name: str) -> minibert.Encoder:

@@ -212,7 +212,7 @@ def test_after_an_error_on_any_thread_it_is_given_back(blas: Blas) -> None:
 # -- Ctrl-C ------------------------------------------------------------------------------------------------------------
 
 FILES = {module.__file__ for module in (computing, pool, contextlib)}
-CALLS, EACH = ("compute", "nested", "parallel_for", "prefetch", "stopped"), 170  # 850 in all
+CALLS, EACH = ("compute", "nested", "parallel_for", "prefetch", "stopped"), 170  # 850 in all, beside each of one tile
 
 
 def steps_of(work: Callable[[], object], pressed_at: int | None = None) -> int:
@@ -237,21 +237,12 @@ def steps_of(work: Callable[[], object], pressed_at: int | None = None) -> int:
     return count
 
 
-def test_ctrl_c_at_every_step(blas: Blas) -> None:
-    """Wherever it comes: BLAS has its threads back, and the next caller gets a slot."""
-    work = partial(compute, str, [0], 1)
-    count = steps_of(work)
-    assert count > 20
-    for step in range(1, count + 1):
-        with pytest.raises(KeyboardInterrupt):
-            steps_of(work, step)
-        assert (blas.num_threads, computing._work.taken) == (8, {}), f"step {step}"
-
-
 def called(name: str) -> list[int]:
-    """Let one of the calls turn 0 to 5 into a list of the same numbers, on two threads or three."""
+    """Let one of the calls turn 0 to 5 into a list of the same numbers, on one thread, two or three."""
     done: list[int] = []
-    if name == "compute":
+    if name == "one tile":
+        compute(lambda _: done.extend(range(6)), [0], 1)
+    elif name == "compute":
         compute(done.append, range(6), 2)
     elif name == "nested":
         compute(lambda i: compute(done.append, [2 * i, 2 * i + 1], 2), range(3), 2)
@@ -263,9 +254,12 @@ def called(name: str) -> list[int]:
     return sorted(done)
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_ctrl_c_at_random(name: str, blas: Blas, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call gives all its numbers or raises KeyboardInterrupt; its threads end, and the next call is right."""
+@pytest.mark.parametrize("name", ["one tile", *CALLS])
+def test_ctrl_c_at_any_step(name: str, blas: Blas, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call gives all its numbers or raises KeyboardInterrupt; its threads end, and the next call is right.
+
+    At each step of a call for one tile, and at random ones of the others.
+    """
     ends, unraisable = list[threading.Lock](), list[object]()
 
     def started(work: Callable[..., object], given: tuple[Any, ...]) -> None:
@@ -276,8 +270,9 @@ def test_ctrl_c_at_random(name: str, blas: Blas, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(pool, "start_new_thread", started)
     monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
     random, count, pressed = Random(name), steps_of(partial(called, name)), 0
-    for _ in range(EACH):
-        step = random.randint(1, count)
+    assert count > 20
+    steps = range(1, count + 1) if name == "one tile" else [random.randint(1, count) for _ in range(EACH)]
+    for step in steps:
         try:
             steps_of(lambda: called(name) == [*range(6)] or pytest.fail("a number is missing"), step)
         except KeyboardInterrupt:
@@ -287,7 +282,8 @@ def test_ctrl_c_at_random(name: str, blas: Blas, monkeypatch: pytest.MonkeyPatch
         ends.clear()
         assert (blas.num_threads, computing._work.taken, unraisable) == (8, {}, []), f"step {step}"
         assert called(name) == [*range(6)]
-    assert pressed > EACH // 2  # a later one than the call had, with fewer waits than the first, is not reached
+    # a later one than the call had, with fewer waits than the first, is not reached
+    assert pressed == count if name == "one tile" else pressed > EACH // 2
 
 
 def test_ctrl_c_while_a_slot_is_waited_for(blas: Blas, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,17 +303,25 @@ def test_ctrl_c_while_a_slot_is_waited_for(blas: Blas, monkeypatch: pytest.Monke
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_has_the_threads_of_its_blas_and_slots_of_its_own(blas: Blas) -> None:
+def test_a_forked_child_has_the_threads_of_its_blas_and_threads_and_slots_of_its_own(blas: Blas) -> None:
+    parallel_for(str, range(3), 3)
+    made = computing._work
+
+    def child_is_right() -> bool:
+        together = threading.Barrier(2)
+        fresh = blas.num_threads == 8 and computing._work is not made
+        compute(lambda _: together.wait(), range(2), 2)
+        return fresh and numbers_in_tiles(blas, 2, threads=1) == [1, 1] and blas.num_threads == 8
 
     def forks(_: int) -> None:
         child = os.fork()
         if not child:
-            fresh = blas.num_threads == 8
-            os._exit(0 if fresh and numbers_in_tiles(blas, 2, threads=1) == [1, 1] and blas.num_threads == 8 else 7)
+            os._exit(0 if child_is_right() else 7)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert blas.num_threads == 1
 
     compute(forks, [0], 1)
+    assert made == computing._work
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -499,7 +503,7 @@ def test_a_dropped_stream_holds_nothing() -> None:
     assert not computing._work.taken
 
 
-@pytest.mark.parametrize("command", ["encode", "similar", "bulk"])
+@pytest.mark.parametrize("command", ["encode", "similar", "bulk", "embed"])
 def test_the_option_of_the_command_line_arrives(command: str, tmp_path: Path, capsys: Printed) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("we lived\nabove\n", encoding="utf-8")
@@ -507,21 +511,17 @@ def test_the_option_of_the_command_line_arrives(command: str, tmp_path: Path, ca
     with (
         mock.patch("minibert.models.run.blocks.compute", side_effect=compute) as computed,
         mock.patch("minibert.models.run.blocks.spreads", return_value=True),
+        mock.patch("minibert.models.input_layer.usable_threads", return_value=1) as asked,
     ):
         assert main([command, *given, "-m", str(MODEL), "--threads", "3"]) == 0
     capsys.readouterr()
-    expected = "held" if command == "bulk" and not kernel().always else "own"
-    assert {call.args[2:4] for call in computed.call_args_list} == {(3, expected)}
+    if command == "embed":
+        assert {call.args[1] for call in asked.call_args_list} == {3}
+    else:
+        expected = "held" if command == "bulk" and not kernel().always else "own"
+        assert {call.args[2:4] for call in computed.call_args_list} == {(3, expected)}
     wrong = failure(capsys, command, *given, "-m", str(MODEL), "--threads", "0")
     assert "threads must be an integer >= 1, found 0" in wrong
-
-
-def test_the_option_of_embed_arrives(capsys: Printed) -> None:
-    with mock.patch("minibert.models.input_layer.usable_threads", return_value=1) as asked:
-        assert main(["embed", "we lived", "-m", str(MODEL), "--threads", "3"]) == 0
-    capsys.readouterr()
-    assert {call.args[1] for call in asked.call_args_list} == {3}
-    assert "threads must be an integer >= 1" in failure(capsys, "embed", "we", "-m", str(MODEL), "--threads", "0")
 
 
 def test_threads_are_pickled() -> None:

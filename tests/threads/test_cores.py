@@ -64,9 +64,7 @@ def test_affinity_and_quota(monkeypatch: pytest.MonkeyPatch) -> None:
 
 V1 = "12:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n1:name=systemd:/docker/abc\n"
 V2 = "0::/user.slice/app.scope\n"
-
-
-V1_QUOTA, V1_PERIOD = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"
+V1_QUOTA, V1_PERIOD, OWN = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us", "cpu/docker/abc"
 
 
 @pytest.mark.parametrize(
@@ -87,14 +85,7 @@ V1_QUOTA, V1_PERIOD = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"
         ("0::/été\n", {"été/cpu.max": "200000 100000\n"}, 2),
         ("0::/a\0b\n", {"cpu.max": "200000 100000\n"}, 2),
         ("nonsense\n\n0\n0::\n", {"cpu.max": "50000 0\n"}, NO_LIMIT),
-        (
-            V1,
-            {
-                "cpu/docker/abc/cpu.cfs_quota_us": "250000\n",
-                "cpu/docker/abc/cpu.cfs_period_us": "100000\n",
-            },
-            3,
-        ),
+        (V1, {f"{OWN}/cpu.cfs_quota_us": "250000\n", f"{OWN}/cpu.cfs_period_us": "100000\n"}, 3),
         (V1, {V1_QUOTA: "100000\n", V1_PERIOD: "100000\n"}, 1),  # in a container the group's name is the host's
         (V1, {V1_QUOTA: "-1\n", V1_PERIOD: "100000\n"}, NO_LIMIT),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -16,7 +15,7 @@ from limits import CHILD_SECONDS
 from reference_files import REFERENCE
 
 import minibert
-from minibert.threads import computing, pool
+from minibert.threads import pool
 from minibert.threads.pool import parallel_for, prefetch
 
 MODEL = REFERENCE / "sentences-dense"
@@ -157,20 +156,6 @@ threading.Thread(target=work).start()
 def test_a_thread_encodes_after_the_main_one_has_ended() -> None:
     done = script(AFTER_THE_MAIN_THREAD, MODEL)
     assert (done.stdout, done.stderr) == ("(1024, 6)\n", "")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_has_threads_and_slots_of_its_own() -> None:
-    parallel_for(str, range(3), 3)
-    made = computing._work
-    child = os.fork()
-    if not child:
-        together = threading.Barrier(2)
-        computing.compute(lambda _: together.wait(), range(2), 2)
-        os._exit(0 if computing._work is not made else 7)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert made == computing._work
 
 
 def test_helping_threads_have_the_callers_errstate() -> None:

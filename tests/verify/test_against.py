@@ -1,4 +1,4 @@
-"""`minibert verify --against`: a port's file, its inputs, its numbers, and what it lacks."""
+"""`minibert verify --against`: a port's file, its inputs, its numbers, and what it lacks; and the batches."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import Printed
 from ports import BERT, ported, saved
 from reference_files import BY_NAME, CASES, Case
 from safetensors.numpy import load_file
@@ -15,7 +16,7 @@ import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.verify.report import Difference, compare, over_kinds
-from minibert.verify.subjects import batches
+from minibert.verify.subjects import batches, padding_id
 from minibert.verify.traces import read_traces, trace
 from minibert.verify.verify import verify
 
@@ -36,7 +37,7 @@ def test_the_reference_s_own_file_passes(case: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "opt", "xlm", "t5-decoder", "electra"])
-def test_what_save_writes_against_accepts(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_save_writes_against_accepts(name: str, tmp_path: Path, capsys: Printed) -> None:
     case = BY_NAME[name]
     target = tmp_path / "trace.safetensors"
     arguments = ["verify", "--model", str(case.folder), "--side", case.side]
@@ -68,7 +69,7 @@ def test_what_save_writes_against_accepts(name: str, tmp_path: Path, capsys: pyt
     ],
 )
 def test_a_difference_is_found_named_and_ends_with_1(
-    key: str, change: float, verdict: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    key: str, change: float, verdict: str, tmp_path: Path, capsys: Printed
 ) -> None:
     arrays = saved()
     value = arrays[key].copy()
@@ -89,18 +90,18 @@ INPUTS = sorted(key for key in saved() if "|inputs|" in key)
 
 
 @pytest.mark.parametrize("key", INPUTS)
-def test_an_input_that_is_missing_or_differs_fails(key: str, tmp_path: Path) -> None:
+def test_an_input_that_is_missing_or_differs_fails(key: str) -> None:
     """The numbers may be right: what the port was given cannot be known. A batch of other inputs is not compared."""
     arrays, kind = saved(), key.split("|")[0]
     right, other = arrays.pop(key), saved()[key].copy()
-    report = verify(str(BERT.folder), against=ported(arrays, tmp_path))
+    report = verify(str(BERT.folder), against=arrays)
     assert not report.passed and report.wrong_inputs == [f"{key} is missing"] and f"{key} is missing" in report.lines
     assert report.lines[-1].startswith(
         "not passed: 1 of the inputs is missing or differs; copy them from a file that `verify` saved"
     )
     assert all(d.passes for d in report.compared) and report.matches == []
     other[(-1,) * other.ndim] += 1
-    report = verify(str(BERT.folder), against=ported(arrays | {key: other}, tmp_path))
+    report = verify(str(BERT.folder), against=arrays | {key: other})
     last, number = ", ".join(str(size - 1) for size in other.shape), right[(-1,) * other.ndim]
     (wrong,) = report.wrong_inputs
     assert not report.passed and wrong == f"{key}[{last}] is {number + 1}, expected {number}"
@@ -110,26 +111,26 @@ def test_an_input_that_is_missing_or_differs_fails(key: str, tmp_path: Path) -> 
     assert [line for line in report.lines if line.startswith(f"{total - 1} of {total} batches compared")]
 
 
-def test_an_input_of_another_shape_or_one_too_many_fails(tmp_path: Path) -> None:
+def test_an_input_of_another_shape_or_one_too_many_fails() -> None:
     arrays, key = saved(), "plain|inputs|input_ids"
     short = arrays | {key: arrays[key][:, 1:].copy()}
-    report = verify(str(BERT.folder), against=ported(short, tmp_path))
+    report = verify(str(BERT.folder), against=short)
     assert not report.passed and report.wrong_inputs == [f"{key} has shape (3, 6), expected (3, 7)"]
     more = arrays | {"plain|inputs|attention_mask": np.ones((3, 7), np.int64)}
-    report = verify(str(BERT.folder), against=ported(more, tmp_path))
+    report = verify(str(BERT.folder), against=more)
     assert not report.passed
     assert report.wrong_inputs == ["plain|inputs|attention_mask is no input of this batch"]
 
 
-def test_inputs_are_compared_by_value(tmp_path: Path) -> None:
+def test_inputs_are_compared_by_value() -> None:
     """Another width of integers, and an array of one number with an axis more, are the same input."""
     arrays = {k: v.astype(np.int32) if v.dtype == np.int64 and "inputs" in k else v for k, v in saved().items()}
     arrays["cached|inputs|past_length"] = arrays["cached|inputs|past_length"].reshape(1)
-    report = verify(str(BERT.folder), against=ported(arrays, tmp_path))
+    report = verify(str(BERT.folder), against=arrays)
     assert report.passed and report.lines[-1] == "no difference beyond what rounding allows"
 
 
-def test_a_port_that_ignores_what_it_is_given_fails(tmp_path: Path) -> None:
+def test_a_port_that_ignores_what_it_is_given_fails() -> None:
     """It reads ids alone, and stores ids alone: its numbers are right for these."""
     with BERT.layer() as layer:
         arrays: dict[str, Array] = {}
@@ -137,49 +138,49 @@ def test_a_port_that_ignores_what_it_is_given_fails(tmp_path: Path) -> None:
             if "input_ids" in batch:
                 arrays[f"{kind}|inputs|input_ids"] = batch["input_ids"]
                 arrays |= {f"{kind}|{key}": np.array(x) for key, x in layer.trace(batch["input_ids"]).items()}
-    report = verify(str(BERT.folder), against=ported(arrays, tmp_path))
+    report = verify(str(BERT.folder), against=arrays)
     assert not report.passed
     assert "types|inputs|token_type_ids is missing" in report.wrong_inputs
     assert "sum differs in types, explicit_positions, cached" in report.lines
 
 
-def test_a_batch_of_the_port_s_own_is_compared_with_its_own_inputs(tmp_path: Path) -> None:
+def test_a_batch_of_the_port_s_own_is_compared_with_its_own_inputs() -> None:
     batch = {"input_ids": np.array([[5, 6, 7]]), "token_type_ids": np.array([[1, 0, 1]])}
     with BERT.layer() as layer:
         arrays = {f"mine|{key}": np.array(x) for key, x in trace(layer, batch).items()}
         total = len(batches(layer))
     arrays |= {f"mine|inputs|{name}": x for name, x in batch.items()}
-    report = verify(str(BERT.folder), against=ported(arrays, tmp_path))
+    report = verify(str(BERT.folder), against=arrays)
     assert report.passed and "6 of 6 intermediates compared" in report.lines
     assert [x for x in report.lines if x.startswith(f"0 of {total} batches compared, and 1 of the file's own (mine); ")]
     assert report.lines[-1].startswith("passed as far as it goes; not compared: plain, ")
     assert "types (whether token_type_ids are read)" in report.lines[-1]
     del arrays["mine|inputs|token_type_ids"]
-    assert not verify(str(BERT.folder), against=ported(arrays, tmp_path)).passed
+    assert not verify(str(BERT.folder), against=arrays).passed
     arrays["mine|inputs|input_ids"] = np.array([[5, 6, 999]])
     with pytest.raises(ValueError, match=r"'mine'.*input_ids"):
-        verify(str(BERT.folder), against=ported(arrays, tmp_path))
+        verify(str(BERT.folder), against=arrays)
 
 
-def test_ids_that_a_port_gives_as_numbers_of_its_own_are_compared(tmp_path: Path) -> None:
+def test_ids_that_a_port_gives_as_numbers_of_its_own_are_compared() -> None:
     """Its tokenizer's, beside the inputs that it was given."""
     arrays = saved()
     for ids, passes in ((arrays["plain|inputs|input_ids"], True), (arrays["types|inputs|input_ids"] + 1, False)):
-        report = verify(str(BERT.folder), against=ported(arrays | {"plain|input_ids": ids}, tmp_path))
+        report = verify(str(BERT.folder), against=arrays | {"plain|input_ids": ids})
         assert report.passed == passes and ("input_ids differs in plain" in report.lines) != passes
         assert [d.kinds for d in report.compared if d.key == "input_ids"] == [("plain",)]
 
 
-def test_a_batch_of_no_rows_is_nothing_compared(tmp_path: Path) -> None:
+def test_a_batch_of_no_rows_is_nothing_compared() -> None:
     none = {"mine|inputs|input_ids": np.zeros((0, 7), np.int64), "mine|sum": np.zeros((0, 7, 16), np.float32)}
-    report = verify(str(BERT.folder), against=ported(none, tmp_path))
+    report = verify(str(BERT.folder), against=none)
     assert not report.passed and report.compared == []
     assert "mine|inputs|input_ids is empty, of shape (0, 7); mine was not compared" in report.lines
     assert report.lines[-1] == "not passed: nothing was compared; is this a trace of another model?"
-    report = verify(str(BERT.folder), against=ported(saved() | none, tmp_path))
+    report = verify(str(BERT.folder), against=saved() | none)
     assert not report.passed and all(d.passes for d in report.compared)
     empty = {k: v[:0] for k, v in saved().items() if k.startswith("plain|")}
-    report = verify(str(BERT.folder), against=ported(empty, tmp_path))
+    report = verify(str(BERT.folder), against=empty)
     assert not report.passed
     assert report.wrong_inputs == ["plain|inputs|input_ids has shape (0, 7), expected (3, 7)"]
 
@@ -211,9 +212,7 @@ def test_a_text_s_ids_are_the_tokenizer_s(minilm: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "key", sorted(key for key in saved() if key.startswith(("plain|", "types|")) and "|inputs|" not in key)
 )
-def test_an_intermediate_that_is_missing_anywhere_fails(
-    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_intermediate_that_is_missing_anywhere_fails(key: str, tmp_path: Path, capsys: Printed) -> None:
     arrays = saved()
     value, total = arrays.pop(key), sum("|inputs|" not in name for name in arrays)
     kind, name = key.split("|")
@@ -237,7 +236,7 @@ def test_a_batch_with_inputs_alone_is_missing_and_one_that_is_not_there_fails_un
 ) -> None:
     arrays = saved()
     inputs_alone = {key: value for key, value in arrays.items() if not key.startswith("types|") or "|inputs|" in key}
-    report = verify(str(BERT.folder), against=ported(inputs_alone, tmp_path))
+    report = verify(str(BERT.folder), against=inputs_alone)
     assert not report.passed and {key.split("|")[0] for key in report.missing} == {"types"}
     without = ported({key: value for key, value in arrays.items() if not key.startswith("types|")}, tmp_path)
     report = verify(str(BERT.folder), against=without)
@@ -249,7 +248,7 @@ def test_a_batch_with_inputs_alone_is_missing_and_one_that_is_not_there_fails_un
     assert report.lines[-1] == "passed as far as it goes; not compared: types (whether token_type_ids are read)"
 
 
-def test_only_compares_a_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_compares_a_part(tmp_path: Path, capsys: Printed) -> None:
     arrays = saved()
     done = ("position_ids", "sum")
     part = {key: value for key, value in arrays.items() if "|inputs|" in key or key.split("|")[1] in done}
@@ -266,11 +265,11 @@ def test_only_compares_a_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     report = verify(str(BERT.folder), against=path, only=["sum"])
     assert report.passed and {d.key for d in report.compared} == {"sum"}
     wrong = part["plain|sum"] + np.float32(1)
-    assert not verify(str(BERT.folder), against=ported(part | {"plain|sum": wrong}, tmp_path), only=["sum"]).passed
+    assert not verify(str(BERT.folder), against=part | {"plain|sum": wrong}, only=["sum"]).passed
     assert verify(str(BERT.folder), against=tmp_path / "port.safetensors", only=["position_ids"]).passed
 
 
-def test_only_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_that_cannot_be(tmp_path: Path, capsys: Printed) -> None:
     path = ported(saved(), tmp_path)
     arguments = ["verify", "--model", str(BERT.folder), "--against", str(path), "--only"]
     assert main([*arguments, "sum", "embeddings.LayerNrm"]) == 2
@@ -292,7 +291,7 @@ def test_only_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 # -- one file for both ---------------------------------------------------------------------------------------------
 
 
-def test_a_port_s_numbers_are_not_saved_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_s_numbers_are_not_saved_over(tmp_path: Path, capsys: Printed) -> None:
     path, other = ported(saved(), tmp_path), tmp_path / "other.safetensors"
     other.symlink_to(path)
     before = path.read_bytes()
@@ -326,12 +325,12 @@ def test_another_model_s_trace_fails(tmp_path: Path) -> None:
     assert report.lines[-1] == "not passed: nothing was compared; is this a trace of another model?"
 
 
-def test_a_trace_has_one_of_two_endings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_has_one_of_two_endings(tmp_path: Path, capsys: Printed) -> None:
     assert main(["verify", "--model", str(BERT.folder), "--save", str(tmp_path / "trace.npy")]) == 2
     assert "must end in .safetensors" in capsys.readouterr().err
 
 
-def test_texts_are_a_batch_each(minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_are_a_batch_each(minilm: Path, tmp_path: Path, capsys: Printed) -> None:
     target = str(tmp_path / "trace.safetensors")
     texts = ["We lived above the clouds", ""]
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
@@ -359,7 +358,7 @@ def test_the_table_shows_what_the_issue_is(tmp_path: Path) -> None:
     assert re.search(r" 10 +0 +100 % +- +-  equal$", total)  # what is equal is not computed in float64
     arrays, key = saved(), "full_length|sum"
     (wrong := arrays[key].copy())[0, 0, 0] += np.float32(1e-6)
-    report = verify(str(BERT.folder), against=ported(arrays | {key: wrong}, tmp_path))
+    report = verify(str(BERT.folder), against=arrays | {key: wrong})
     (total,) = [line for line in report.lines if re.match("sum +[0-9]", line)]
     assert "99.9 %" in total  # never rounded up to all
 
@@ -382,3 +381,28 @@ def test_a_difference_is_relative_to_theirs() -> None:
     ours, theirs = {"plain": {"sum": np.array([1.0, 0.5])}}, {"plain": {"sum": np.array([-4.0, 0.25])}}
     (difference,) = compare(ours, theirs, {}, {"sum": 0.0})
     assert (difference.largest, difference.equal) == (1.25, 0.0)
+
+
+# -- the batches ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_batches_are_those_that_the_family_allows(case: Case) -> None:
+    with case.layer() as layer:
+        made = batches(layer)
+        again = batches(layer)
+        positions = "position_ids" in trace(layer, made["plain"])
+        vocab, padding = layer.steps[0].module.table.shape[0], padding_id(layer)
+        for kind, batch in made.items():
+            trace(layer, batch)  # each can be computed
+            assert all(np.array_equal(array, again[kind][name]) for name, array in batch.items())
+    ids, mask = made["mask_unlike_ids"].values()
+    assert (ids[mask == 1] == padding).any() and (ids[mask == 0] != padding).any() and mask.any(axis=1).all()
+    assert {"plain", "right_pad", "right_pad_no_mask", "left_pad", "pads_inside", "pads_inside_mask"} < set(made)
+    assert (
+        made["plain"]["input_ids"].max() >= vocab - 2
+    )  # the table's last row, or the one before where that is padding
+    assert ("explicit_positions" in made) == ("full_length" in made) == positions
+    # every kind that the committed reference of this case was asked for
+    asked = set(case.facts["kinds"])
+    assert asked <= set(made), asked - set(made)

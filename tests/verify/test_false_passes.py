@@ -1,7 +1,8 @@
-"""Nothing passes unseen: NaN and zeros in any batch, mistakes below a format's rounding, and what `only` left out."""
+"""Nothing passes unseen: NaN, zeros, a part of a mistake, one below a format's rounding, and what `only` left out."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -9,16 +10,19 @@ import loops
 import numpy as np
 import pytest
 from head_files import HEAD_CASE
-from ports import few, verify_part
+from ports import arrays, few, verify_part
 from test_formats import Narrow, written
 
+from minibert.families.parts.plan import Plan
+from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
-from minibert.verify.mistakes.mistake import all_places, begin, kept
+from minibert.verify.mistakes import MISTAKES
+from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, kept, with_mistake
 from minibert.verify.mistakes.wrong_modules import ROUNDINGS
-from minibert.verify.places import narrowed
-from minibert.verify.report import Comparison
+from minibert.verify.places import Replay, narrowed, rounded_step
+from minibert.verify.report import OF_A_PORT, Comparison, over_kinds
 from minibert.verify.subjects import EncoderSubject
-from minibert.verify.traces import Traces, read_traces, write_traces
+from minibert.verify.traces import Traces, read_traces
 from minibert.verify.verify import verify
 
 FORMATS = ("float32", "float16", "bfloat16")
@@ -29,24 +33,21 @@ def right(folder: Path, form: str) -> tuple[Traces, Traces]:
     return written(folder, loops.Port(folder) if form == "float32" else Narrow(folder, form), form)
 
 
-def judged(folder: Path, path: Path, inputs: Traces, traces: Traces, form: str) -> Comparison:
-    write_traces(path, inputs, traces)
-    return verify_part(str(folder), encoder=True, against=path, format=form)
+def judged(folder: Path, inputs: Traces, traces: Traces, form: str) -> Comparison:
+    return verify_part(folder, arrays(inputs, traces), encoder=True, format=form)
 
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("what", FIRST)
 @pytest.mark.parametrize("number", [np.nan, -np.inf])
-def test_numbers_that_are_not_finite_never_pass(
-    what: str, form: str, number: float, folder: Path, tmp_path: Path
-) -> None:
+def test_numbers_that_are_not_finite_never_pass(what: str, form: str, number: float, folder: Path) -> None:
     """From block 0 on, in every batch but plain; the first one is the first difference, and named once."""
     inputs, traces = right(folder, form)
     named = [*traces["left_pad"]]
     for key in named[named.index("hidden_states.0") + 1 :]:
         if what == "all" or key.startswith("hidden_states"):
             traces["left_pad"][key] = np.full_like(traces["left_pad"][key], number)
-    report = judged(folder, tmp_path / "port.safetensors", inputs, traces, form)
+    report = judged(folder, inputs, traces, form)
     text = "\n".join(report.lines)
     assert not report.passed and report.rounding == "", text
     assert f"first difference: block 0, {FIRST[what]}, in left_pad;" in text
@@ -55,21 +56,12 @@ def test_numbers_that_are_not_finite_never_pass(
     assert not any("linear maps differ" in line for line in report.lines)
 
 
-def test_numbers_at_padding_are_never_looked_at(folder: Path, tmp_path: Path) -> None:
-    inputs, traces = right(folder, "float32")
-    padding = inputs["left_pad"]["attention_mask"] == 0
-    for i in range(3):
-        traces["left_pad"][f"hidden_states.{i}"][padding] = np.nan
-    report = judged(folder, tmp_path / "port.safetensors", inputs, traces, "float32")
-    assert report.passed, "\n".join(report.lines)
-
-
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_file_of_zeros_lacks_no_bias(form: str, folder: Path, tmp_path: Path) -> None:
+def test_a_file_of_zeros_lacks_no_bias(form: str, folder: Path) -> None:
     inputs, traces = right(folder, form)
     traces = {kind: {key: x * 0 if x.dtype.kind == "f" else x for key, x in trace.items()}
               for kind, trace in traces.items()}  # fmt: skip
-    report = judged(folder, tmp_path / "port.safetensors", inputs, traces, form)
+    report = judged(folder, inputs, traces, form)
     assert not report.passed
     assert report.mistakes == ["only zeros"], "\n".join(report.lines)
 
@@ -98,11 +90,11 @@ def narrow(folder: Path, form: str) -> tuple[Traces, Traces]:
     ],
 )
 def test_every_mistake_that_a_format_hides_is_listed(
-    name: str, form: str, hides: str, folders: dict[str, Path], tmp_path: Path
+    name: str, form: str, hides: str, folders: dict[str, Path]
 ) -> None:
     """A head's activation too, though the blocks would show the same mistake."""
     folder = HEAD_CASE[name].folder if name in HEAD_CASE else folders[name]
-    report = judged(folder, tmp_path / "port.safetensors", *narrow(folder, form), form)
+    report = judged(folder, *narrow(folder, form), form)
     assert report.passed, "\n".join(report.lines)
     (line,) = [line for line in report.lines if "such rounding can hide" in line]
     assert hides in report.hidden and all(mistake in line for mistake in report.hidden), line
@@ -116,3 +108,95 @@ def test_only_says_what_it_left_out(folder: Path, tmp_path: Path) -> None:
     assert report.passed and said == f"passed as far as it goes; not compared: {len(left)} intermediate"
     shown, _, more = names.partition(" and ")
     assert {*shown.split(", ")} < left and more == f"{len(left) - len(shown.split(', '))} more"
+
+
+# -- half and a quarter of a mistake ---------------------------------------------------------------------------------
+
+MODELS = ("bert", "gpt2", "mpnet", "modernbert", "gemma3_text", "umt5", "deberta-v2", "llama")
+KINDS = ("plain", "left_pad", "mask_unlike_ids", "types")  # half a mistake shows in these; a quarter in all batches
+SHOWN = 1e-4  # share of a number's size; a smaller difference may pass in float32. The largest that passes is 5.2e-5
+AT_PADDING = "mask not applied to the rows"  # rows of padding are not compared
+
+
+def plans(at: At, mistake: Mistake, form: str) -> tuple[Plan, Plan | None]:
+    """The right steps, and the steps with the mistake, in a format."""
+    wrong = with_mistake(mistake, at)
+    if not form:
+        return at.plan, wrong
+    right, rounding = narrowed(ROUNDINGS[form], at), ROUNDINGS[form]
+    changed = wrong and {key: right[key] if step is at.plan.get(key) else rounded_step(rounding, step)
+                         for key, step in wrong.items()}  # fmt: skip
+    return right, changed
+
+
+def ported(encoder: Encoder, inputs: Traces, mistake: Mistake, much: float, form: str = "") -> tuple[Traces, float]:
+    """A port's numbers, each module's moved by the share `much` towards the mistake, and the largest difference."""
+    traces, most = Traces(), 0.0
+    for kind, batch in inputs.items():
+        fed, named = Replay({}, begin(batch)), traces.setdefault(kind, {})
+        for at in all_places(encoder):
+            right, wrong = plans(at, mistake, form)
+            fed.plan, fed.flow = right, kept(fed.flow)
+            for key, step in right.items():
+                x = fed.flow[key] = step.formula(*(fed.flow[name] for name in step.of))
+                if step.hidden or x is None:
+                    continue
+                fed.fed.add(key)
+                with suppress(KeyError, IndexError, ValueError, TypeError):  # of a later step, or of none
+                    other = fed.value(key, wrong) if wrong and x.dtype.kind == "f" else None
+                    if other is not None and other.shape == x.shape:
+                        fed.flow[key] = (x + np.float32(much) * (other - x)).astype(x.dtype)
+                        off = np.abs(fed.flow[key] - x) / np.maximum(1, np.abs(x))
+                        most = max(most, float(np.nan_to_num(off, nan=np.inf).max(initial=0)))
+                if form and fed.flow[key].dtype.kind == "f":
+                    fed.flow[key] = ROUNDINGS[form](fed.flow[key])
+                named[key] = fed.flow[key]
+    return traces, most
+
+
+@pytest.fixture(scope="module")
+def models(folders: dict[str, Path]) -> dict[str, list[Mistake]]:
+    """Each mistake in the first model that can have it."""
+    left, found = [each for each in MISTAKES if not each.rounding and each.name != AT_PADDING], {}
+    for name, folder in folders.items():
+        with load_encoder(folder) as encoder:
+            at = [*all_places(encoder)]
+            found[name] = [mistake for mistake in left if any(with_mistake(mistake, each) for each in at)]
+        left = [mistake for mistake in left if mistake not in found[name]]
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_part_of_a_mistake_does_not_pass(
+    name: str, folders: dict[str, Path], models: dict[str, list[Mistake]]
+) -> None:
+    passed = {}
+    with load_encoder(folders[name]) as encoder, np.errstate(all="ignore"):
+        subject = EncoderSubject(encoder, partial(load_encoder, folders[name]))
+        inputs = subject.batches()
+        few = {kind: batch for kind, batch in inputs.items() if kind in KINDS}
+        ours = subject.traces(inputs, {})
+        truth = subject.exact.traces(inputs, {})
+        for mistake in models[name]:
+            for much, batches in ((0.5, few), (0.25, inputs)):
+                theirs, most = ported(encoder, batches, mistake, much)
+                found = over_kinds(subject.compare(batches, {kind: ours[kind] for kind in batches}, theirs, truth))
+                if all(d.accepted(OF_A_PORT) for d in found):
+                    passed[mistake.name, much] = most
+    assert {key: most for key, most in passed.items() if most > SHOWN} == {}
+
+
+@pytest.mark.parametrize("form", ["float16", "bfloat16"])
+@pytest.mark.parametrize("mistake", ["activation gelu_new", "no division by sqrt(head_dim)", "eps 0.001",
+                                     "residual missing", "mask ignored", "softmax over the heads"])  # fmt: skip
+def test_in_a_format_half_of_a_mistake_passes_below_its_rounding_alone(
+    form: str, mistake: str, folders: dict[str, Path]
+) -> None:
+    """The report then names it in its last line."""
+    with load_encoder(folders["bert"]) as encoder, np.errstate(all="ignore"):
+        inputs = EncoderSubject(encoder, partial(load_encoder, folders["bert"])).batches()
+        inputs = {kind: inputs[kind] for kind in ("plain", "left_pad")}
+        (wrong,) = [each for each in MISTAKES if each.name == mistake]
+        theirs, most = ported(encoder, inputs, wrong, 0.5, form)
+    report = judged(folders["bert"], inputs, theirs, form)
+    assert not report.passed or (mistake in report.hidden and most < 0.02), "\n".join(report.lines)

@@ -12,7 +12,8 @@ import loops
 import numpy as np
 import pytest
 import vector_port
-from ports import few, verify_part
+from command_line import Patch
+from ports import arrays, few, verify_part
 from safetensors.numpy import load_file, save_file
 
 import minibert
@@ -22,7 +23,7 @@ from minibert.verify.mistakes.wrong_modules import ROUNDINGS
 from minibert.verify.places import differing, places
 from minibert.verify.report import Comparison
 from minibert.verify.subjects import EncoderSubject
-from minibert.verify.traces import Traces, trace, write_traces
+from minibert.verify.traces import Traces, trace
 from minibert.verify.verify import FORMATS
 
 Array = np.ndarray[Any, Any]
@@ -66,18 +67,16 @@ def written(folder: Path, port: loops.Port, form: str, states_alone: bool = Fals
     }  # fmt: skip
 
 
-def judged(folder: Path, path: Path, port: loops.Port, form: str, states_alone: bool = False) -> Comparison:
-    write_traces(path, *written(folder, port, form, states_alone))
+def judged(folder: Path, port: loops.Port, form: str, states_alone: bool = False) -> Comparison:
     only = [f"hidden_states.{i}" for i in range(3)] if states_alone else None
-    return verify_part(str(folder), encoder=True, against=path, format=form, only=only)
+    found = arrays(*written(folder, port, form, states_alone))
+    return verify_part(folder, found, encoder=True, format=form, only=only)
 
 
 @pytest.mark.parametrize("form", ["float16", "bfloat16"])
 @pytest.mark.parametrize("states_alone", [False, True])
-def test_an_honest_port_passes_and_what_rounding_hides_is_said(
-    form: str, states_alone: bool, folder: Path, tmp_path: Path
-) -> None:
-    report = judged(folder, tmp_path / "port.safetensors", Narrow(folder, form), form, states_alone)
+def test_an_honest_port_passes_and_what_rounding_hides_is_said(form: str, states_alone: bool, folder: Path) -> None:
+    report = judged(folder, Narrow(folder, form), form, states_alone)
     assert report.passed, "\n".join(report.lines)
     assert report.rounding == form and "variance in one pass" in report.hidden
     assert any(line.startswith(f"every module that is shown is right in {form}; ") for line in report.lines)
@@ -87,12 +86,12 @@ def test_an_honest_port_passes_and_what_rounding_hides_is_said(
 @pytest.mark.parametrize(
     "mistake", ["activation gelu_new", "no division by sqrt(head_dim)", "bias missing", DDOF, "eps 0.001"]
 )
-def test_of_hidden_states_alone_a_mistake_is_no_rounding(form: str, mistake: str, folder: Path, tmp_path: Path) -> None:
+def test_of_hidden_states_alone_a_mistake_is_no_rounding(form: str, mistake: str, folder: Path) -> None:
     """Below the rounding that was asked for it may pass, and then the last line names it."""
     port = Narrow(folder, form, mistake, "query.bias" if mistake == "bias missing" else "")
     if mistake.startswith("eps"):
         port.eps = np.float32(1e-3)
-    report = judged(folder, tmp_path / "port.safetensors", port, form, states_alone=True)
+    report = judged(folder, port, form, states_alone=True)
     assert report.passed == ((mistake, form) in HIDDEN), "\n".join(report.lines)
     assert (mistake in report.hidden) == report.passed
     assert report.passed or mistake in report.matches or mistake == "bias missing"  # that one is of queries alone
@@ -106,22 +105,22 @@ def test_a_format_is_of_a_whole_port(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("levels", [127, 7])  # llama.cpp's Q8_0 and Q4_0: 32 numbers share a scale
-def test_other_weights_are_said_in_one_line(levels: int, folder: Path, tmp_path: Path) -> None:
+def test_other_weights_are_said_in_one_line(levels: int, folder: Path) -> None:
     port = loops.Port(folder)
     for name, x in port.tensors.items():
         if x.ndim == 2 and "layer" in name:
             parts = x.reshape(-1, 32 if x.shape[-1] % 32 == 0 else x.shape[-1])
             scale = np.abs(parts).max(-1, keepdims=True) / levels
             port.tensors[name] = (np.rint(parts / scale) * scale).reshape(x.shape).astype(np.float32)
-    write_traces(path := tmp_path / "port.safetensors", *written(folder, port, ""))
-    report = verify_part(str(folder), encoder=True, against=path)
+    found = arrays(*written(folder, port, ""))
+    report = verify_part(folder, found, encoder=True)
     assert not report.passed and report.rounding == ""
     # rows of this model are so short that a scale for each row is one for each 32 numbers
     assert report.matches == ["weights in int8"] * (levels == 127)
     said = [line for line in report.lines if "the weights are not this model's: 12 of 12 linear maps differ by" in line]
     assert len(said) == (levels == 7)
     assert levels == 127 or not any(line.startswith("  block") for line in report.lines)
-    assert levels == 7 or verify_part(str(folder), encoder=True, against=path, tolerance=0.2).passed
+    assert levels == 7 or verify_part(folder, found, encoder=True, tolerance=0.2).passed
 
 
 # -- GGUF's Q8_0 -------------------------------------------------------------------------------------------------
@@ -153,7 +152,7 @@ class Quantized(loops.Port):
 
 
 @pytest.fixture
-def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def wide(tmp_path: Path, monkeypatch: Patch) -> Path:
     """A BERT of sentences whose rows are two blocks of 32 numbers."""
     for name, size in (("DIM", 64), ("WIDTH", 64), ("DEPTH", 1)):
         monkeypatch.setattr(encoders, name, size)
@@ -163,10 +162,10 @@ def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("mistake", ["", "no division by sqrt(head_dim)"])
-def test_q8_0_passes_a_right_port_and_no_wrong_one(mistake: str, wide: Path, tmp_path: Path) -> None:
-    write_traces(path := tmp_path / "port.safetensors", *written(wide, Quantized(wide, mistake), ""))
-    assert not verify_part(str(wide), encoder=True, against=path).passed
-    report = verify_part(str(wide), encoder=True, against=path, format="q8_0")
+def test_q8_0_passes_a_right_port_and_no_wrong_one(mistake: str, wide: Path) -> None:
+    found = arrays(*written(wide, Quantized(wide, mistake), ""))
+    assert not verify_part(wide, found, encoder=True).passed
+    report = verify_part(wide, found, encoder=True, format="q8_0")
     assert report.passed == (not mistake), "\n".join(report.lines)
     if mistake:
         assert report.matches == [mistake]
@@ -189,9 +188,9 @@ def test_vectors_of_a_model_in_q8_0_are_its_own(form: str, wide: Path, tmp_path:
     assert report.passed == bool(form) and report.rounding == form, "\n".join(report.lines)
 
 
-def test_float32_numbers_stored_in_float16_pass(folder: Path, tmp_path: Path) -> None:
+def test_float32_numbers_stored_in_float16_pass(folder: Path) -> None:
     """Their modules read numbers that the file does not have in full."""
-    report = judged(folder, tmp_path / "port.safetensors", loops.Port(folder), "float16")
+    report = judged(folder, loops.Port(folder), "float16")
     assert report.passed and report.rounding == "float16", "\n".join(report.lines)
 
 

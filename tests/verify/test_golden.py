@@ -16,16 +16,17 @@ import encoders
 import numpy as np
 import planted_vectors
 import pytest
+from command_line import Patch
 from encoder_files import CASE
 from needed import module_of
-from reference_files import REFERENCE, with_mistake
+from reference_files import REFERENCE, recipe, with_mistake
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.verify.report import compare
 from minibert.verify.shipped import TEXTS
-from minibert.verify.subjects import encoder_batches, tolerances
+from minibert.verify.subjects import encoder_batches
 from minibert.verify.traces import read_traces, trace
 from minibert.verify.vectors import read_vectors
 from minibert.verify.verify import verify
@@ -106,14 +107,8 @@ def test_it_is_a_checkpoint_and_its_traces_are_the_layer_s(tmp_path: Path) -> No
     shutil.copy(GOLDEN, tmp_path / "model.safetensors")
     inputs, theirs = read_traces(GOLDEN)
     assert json.loads(config)["model_type"] == "bert" and len(inputs) == 10
-    with minibert.load(tmp_path) as layer:
-        ours = {kind: trace(layer, batch) for kind, batch in inputs.items()}
-        found = compare(ours, theirs, {}, tolerances(layer))
-    assert len(found) == sum(map(len, theirs.values())) and all(d.passes for d in found)
-
-
-def test_verify_reads_it() -> None:
-    assert verify(str(REFERENCE / "bert"), against=GOLDEN).passed
+    found = verify(str(tmp_path), against=GOLDEN)
+    assert found.passed and sum(len(d.kinds) for d in found.compared) == sum(map(len, theirs.values()))
 
 
 def test_the_page_names_what_is_there() -> None:
@@ -131,9 +126,8 @@ def test_the_page_names_what_is_there() -> None:
 
 
 def page_code() -> Any:
-    (block,) = [code for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "def bert_input" in code]
     space: dict[str, Any] = {"np": np}
-    exec(compile(block, "GOLDEN.md", "exec"), space)
+    exec(compile(recipe("def bert_input"), "GOLDEN.md", "exec"), space)
     return space["bert_input"]
 
 
@@ -169,14 +163,7 @@ def test_the_table_of_vectors_has_every_planted_mistake() -> None:
     assert f"| with a mistake | {len(rows)} | {len(rows)} | 0 |" in PAGE
 
 
-def recipe(word: str) -> str:
-    (code,) = [found for found in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if word in found]
-    return code
-
-
-def test_what_llama_cpp_and_candle_write_is_read_by_the_page_s_recipes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_llama_cpp_and_candle_write_is_read_by_the_page_s_recipes(tmp_path: Path, monkeypatch: Patch) -> None:
     """The files hold what a right port computes, under the names of the page: Rust is not run, its names are read."""
     folder, names = encoders.write(tmp_path / "model", "bert"), {"Qcur": "self.query", "kqv_out": "self.context"}
     names |= {"Kcur": "self.key", "Vcur": "self.value"}
@@ -203,7 +190,7 @@ def test_what_llama_cpp_and_candle_write_is_read_by_the_page_s_recipes(
             assert found.passed == (sign > 0) and {d.key for d in found.compared} == {*only}
 
 
-def test_the_page_s_five_lines_ask_a_server_for_its_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_s_five_lines_ask_a_server_for_its_vectors(tmp_path: Path, monkeypatch: Patch) -> None:
     asked = list[dict[str, Any]]()
 
     class Answers(BaseHTTPRequestHandler):

@@ -5,21 +5,19 @@ It proves that the tolerances bite, and lists what goes wrong when BERT and simi
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-from ports import verify_part
+from ports import arrays, verify_part
 from reference_files import BY_NAME, CASES, Case, with_mistake
 
-from minibert.families.parts.plan import Step, run
+from minibert.families.parts.plan import run
 from minibert.verify.mistakes import MISTAKES
 from minibert.verify.mistakes.mistake import all_places, begin
 from minibert.verify.mistakes.mistake import with_mistake as steps_with
 from minibert.verify.mistakes.wrong_rows import ROWS
 from minibert.verify.report import compare
 from minibert.verify.subjects import AFTER_NORM, batches, tolerances
-from minibert.verify.traces import Traces, trace, write_traces
+from minibert.verify.traces import Traces, trace
 from minibert.verify.verify import verify
 
 ONE_PASS = "variance in one pass"  # needs rows far from zero, which no reference has: below
@@ -103,14 +101,13 @@ def test_variance_in_one_pass_cancels_where_the_mean_is_large() -> None:
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_each_mistake_is_rejected_and_named(name: str, tmp_path: Path) -> None:
+def test_each_mistake_is_rejected_and_named(name: str) -> None:
     """The port's file has the numbers of the mistake, for the batches that the reference has computed."""
     case, least = BY_NAME[SHOWN[name][0]], SHOWN[name][1]
     inputs = {f"own {kind}": batch for kind, batch in case.read[0].items()}
     with case.layer() as layer:
         traces = {kind: with_mistake(layer, name, batch) for kind, batch in inputs.items()}
-    write_traces(tmp_path / "port.safetensors", inputs, traces)
-    report = verify(str(case.folder), side=case.side, against=tmp_path / "port.safetensors")
+    report = verify(str(case.folder), side=case.side, against=arrays(inputs, traces))
     assert not report.passed and max(d.largest for d in report.compared if not d.passes) >= least
     assert name in report.matches, report.lines
     assert any(line.startswith(f"matches: {name}. ") for line in report.lines)
@@ -154,28 +151,12 @@ def test_generated_batches_show_every_mistake_that_can_be_seen(name: str) -> Non
     assert unseen == UNSEEN[name]
 
 
-def test_a_mistake_that_cannot_be_computed_is_passed_over(tmp_path: Path) -> None:
+def test_a_mistake_that_cannot_be_computed_is_passed_over() -> None:
     """With the config's pad id in MPNet's positions, the longest batch is too long for the table."""
     case = BY_NAME["mpnet-pad5"]
     with case.layer() as layer:
         inputs = {"full_length": batches(layer)["full_length"]}
         traces = {"full_length": trace(layer, inputs["full_length"])}
     traces["full_length"]["sum"] = traces["full_length"]["sum"] + np.float32(1)
-    write_traces(tmp_path / "port.safetensors", inputs, traces)
-    report = verify_part(str(case.folder), against=tmp_path / "port.safetensors")
+    report = verify_part(case.folder, arrays(inputs, traces))
     assert not report.passed and report.lines[-1].startswith("none of the ")
-
-
-def test_two_mistakes_at_once_fit_none(tmp_path: Path) -> None:
-    case = BY_NAME["bert"]
-    with case.layer() as layer:
-        inputs, (at,) = batches(layer), all_places(layer)
-        both: dict[str, Step] = {}
-        for mistake in MISTAKES:
-            if mistake.name in ("type rows left out", "eps 1e-05"):
-                both |= {step.key: step for step in mistake.wrong(at)}
-        traces = {kind: dict(run({**at.plan, **both}, begin(batch))) for kind, batch in inputs.items()}
-    write_traces(tmp_path / "port.safetensors", inputs, traces)
-    report = verify_part(str(case.folder), against=tmp_path / "port.safetensors")
-    assert not report.passed and report.matches == []
-    assert [line for line in report.lines if line.startswith("none of the ") and line.endswith("fits")]

@@ -12,8 +12,9 @@ import loops
 import numpy as np
 import planted_loops
 import pytest
+from command_line import Patch
 from head_files import HEAD_CASE
-from ports import by_steps, few, verify_part
+from ports import arrays, by_steps, few, numbers, verify_part
 
 from minibert.equations.input_layer import Array
 from minibert.families.parts.plan import run
@@ -30,7 +31,7 @@ from minibert.verify.report import Comparison
 from minibert.verify.shipped import Shipped
 from minibert.verify.sources import read_against
 from minibert.verify.subjects import IN_BLOCKS, EncoderSubject, encoder_batches
-from minibert.verify.traces import BLOCKS, HEAD, read_traces, trace, write_traces
+from minibert.verify.traces import BLOCKS, HEAD, as_traces, trace
 from minibert.verify.verify import compare_with
 
 PAGE = (Path(verify_module.__file__).parent / "MISTAKES.md").read_text(encoding="utf-8")
@@ -164,21 +165,19 @@ def test_the_theta_of_the_model_is_no_mistake(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", *planted_loops.TODAY_MODELS])
-def test_a_right_port_passes(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_right_port_passes(name: str, folders: dict[str, Path]) -> None:
     """Sums in another order, one token at a time: every intermediate is within the tolerance."""
-    report = planted_loops.judged(planted_loops.Planted(name, "", (), {}), tmp_path, folders[name])
-    assert report.passed, "\n".join(report.lines)
+    report = planted_loops.judged(planted_loops.Planted(name, "", (), {}), folders[name])
+    assert report.passed and report.local == [], "\n".join(report.lines)
     assert 0 < max(d.largest for d in report.compared) <= IN_BLOCKS  # measured 5.7e-6
     assert "no difference beyond what rounding allows" in report.lines
 
 
 @pytest.mark.parametrize("name", planted_loops.WHOLE)
-def test_a_mistake_in_all_blocks_of_a_port_by_loops_is_named(
-    name: str, folders: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_mistake_in_all_blocks_of_a_port_by_loops_is_named(name: str, folders: dict[str, Path]) -> None:
     """No other mistake fits, and the difference begins at the step that makes it."""
     model, key = planted_loops.WHOLE[name]
-    report = planted_loops.judged(planted_loops.Planted(model, name, (0, 1), {}), tmp_path, folders[model])
+    report = planted_loops.judged(planted_loops.Planted(model, name, (0, 1), {}), folders[model])
     assert not report.passed and report.matches == [name], report.lines
     assert any(line.startswith(f"matches: {name}. ") for line in report.lines)
     (first,) = [line for line in report.lines if line.startswith("first difference: ")]
@@ -186,27 +185,21 @@ def test_a_mistake_in_all_blocks_of_a_port_by_loops_is_named(
 
 
 @pytest.mark.parametrize("which", ["first", "second"])
-def test_a_mistake_at_one_of_two_residuals_is_not_the_mistake_at_both(
-    which: str, folders: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_mistake_at_one_of_two_residuals_is_not_the_mistake_at_both(which: str, folders: dict[str, Path]) -> None:
     planted = planted_loops.Planted("gpt2", f"{which} residual from the normed x", (0, 1), {})
-    report = planted_loops.judged(planted, tmp_path, folders["gpt2"])
+    report = planted_loops.judged(planted, folders["gpt2"])
     assert not report.passed and report.matches == []
 
 
-def test_a_mistake_is_named_where_the_port_rounds_less_than_we_do(
-    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_is_named_where_the_port_rounds_less_than_we_do(folders: dict[str, Path], monkeypatch: Patch) -> None:
     """In real models a port's error may be smaller than ours: its size decides then, not the tolerance alone."""
     port = loops.Port(folders["bert"], "activation gelu_new", np.float64)
-    with load_encoder(folders["bert"]) as encoder:
-        inputs = few(encoder)
-    write_traces(path := tmp_path / "port.safetensors", inputs, {kind: port.run(x) for kind, x in inputs.items()})
+    found = numbers(folders["bert"], port)
     monkeypatch.setattr(subjects, "IN_BLOCKS", 0.0)
     monkeypatch.setattr(subjects, "ATTENTION", 0.0)
-    inputs, theirs = read_traces(path)
+    inputs, theirs = as_traces(found, "")
     for shares in (Reference.shares, Port.shares, Shipped.shares):
-        port, again = read_against(path), partial(load_encoder, folders["bert"])
+        port, again = read_against(found), partial(load_encoder, folders["bert"])
         report = Comparison()
         port.keep(inputs, theirs, None)
         port.shares = shares
@@ -239,13 +232,13 @@ def test_a_mistake_that_cannot_be_made_is_not_tried(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_two_mistakes_at_once_are_named_module_by_module(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_two_mistakes_at_once_are_named_module_by_module(folders: dict[str, Path]) -> None:
     with load_encoder(folders["bert"]) as encoder:
         inputs = few(encoder)
         (one,), (other,) = (named(encoder, name) for name in ("division by sqrt(dim)", "softmax over the queries"))
         both = Mistake("", "", lambda at: [*one.wrong(at), *other.wrong(at)])
-        write_traces(tmp_path / "port.npz", inputs, {kind: ported(encoder, x, both) for kind, x in inputs.items()})
-    report = verify_encoder(str(folders["bert"]), against=tmp_path / "port.npz")
+        traces = {kind: ported(encoder, x, both) for kind, x in inputs.items()}
+    report = verify_encoder(folders["bert"], arrays(inputs, traces))
     assert not report.passed and report.matches == []
     assert "no single mistake explains the whole model; module by module:" in report.lines
 
@@ -256,7 +249,7 @@ def test_two_mistakes_at_once_are_named_module_by_module(folders: dict[str, Path
 @pytest.mark.parametrize(
     ("name", "everywhere"), [*((name, False) for name in OF_HEADS), *((name, True) for name in IN_BLOCKS_TOO)]
 )
-def test_a_mistake_of_a_head_is_named(name: str, everywhere: bool, tmp_path: Path) -> None:
+def test_a_mistake_of_a_head_is_named(name: str, everywhere: bool) -> None:
     """With the mistake in the head alone, and in the blocks too if it is in `IN_BLOCKS_TOO`."""
     case, same = HEAD_CASE[OF_HEADS[name][0]], OF_HEADS[name][1]
     with load_encoder(case.folder) as encoder:
@@ -267,8 +260,7 @@ def test_a_mistake_of_a_head_is_named(name: str, everywhere: bool, tmp_path: Pat
         assert any(with_mistake(mistake, at) for at in blocks_of(encoder)) == (name in IN_BLOCKS_TOO)
         parts = (BLOCKS, HEAD) if everywhere else (HEAD,)
         theirs = {"plain": ported(encoder, inputs["plain"], mistake, parts, subject.head)}
-        write_traces(tmp_path / "port.npz", inputs, theirs)
-    report = verify_encoder(str(case.folder), against=tmp_path / "port.npz")
+    report = verify_encoder(case.folder, arrays(inputs, theirs))
     assert not report.passed and set(report.matches) == {name} | same, report.lines
     (line,) = [line for line in report.lines if line.startswith("first difference: ")]
     assert line.startswith(f"first difference: {'block 0' if everywhere else f'head {case.head}'}, ")
@@ -276,14 +268,14 @@ def test_a_mistake_of_a_head_is_named(name: str, everywhere: bool, tmp_path: Pat
     assert report.local and all(name in each.fits for each in report.local), report.local
 
 
-def test_a_head_behind_wrong_blocks_is_right(tmp_path: Path) -> None:
+def test_a_head_behind_wrong_blocks_is_right() -> None:
     """A head is compared on the port's last hidden state."""
     case = HEAD_CASE["bert-masked_word"]
     with case.load() as encoder:
         head, (wrong,) = EncoderSubject(encoder, case.load).head, named(encoder, "no division by sqrt(head_dim)")
-        traces = {kind: ported(encoder, x, wrong, (BLOCKS,), head) for kind, x in few(encoder).items()}
-        write_traces(path := tmp_path / "port.npz", few(encoder), traces)
-    report = verify_encoder(str(case.folder), against=path)
+        inputs = few(encoder)
+        traces = {kind: ported(encoder, x, wrong, (BLOCKS,), head) for kind, x in inputs.items()}
+    report = verify_encoder(case.folder, arrays(inputs, traces))
     assert not report.accepted["logits"]
     assert {each.key.rpartition(".")[2] for each in report.local} == {"scores"}, report.local
 

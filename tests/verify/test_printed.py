@@ -1,9 +1,14 @@
-"""`minibert verify` where neither torch nor a file is there: numbers that notebooks print of two well-known models."""
+"""`minibert verify` where neither torch nor a file is there: numbers that notebooks print of two well-known models.
+
+With `--seeds` it fetches them through the real client: what it fetches and says, and that nothing is no verdict.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,15 +16,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from printed_models import FACTS, printed_of, write_bert_tokenizer, write_model
+from command_line import Patch, Printed
+from fake_hub import FakeHub, quick_pauses, refused, status, use
+from printed_models import (
+    FACTS,
+    add_as_on_the_hub,
+    is_row,
+    printed_of,
+    write_bert_tokenizer,
+    write_gpt2_tokenizer,
+    write_model,
+)
 from reference_files import BY_NAME
 
 import minibert
 from minibert.cli import main
+from minibert.commands.verify import NO_HUB
 from minibert.equations.input_layer import Array
 from minibert.verify import printed
 from minibert.verify import verify as verify_module
-from minibert.verify.printed import check, find, half_units
+from minibert.verify.printed import SEEDS, check, find, half_steps, half_units, verify_seed
 from minibert.verify.report import Comparison, compare_ids
 from minibert.verify.subjects import Subject, tolerances
 from minibert.verify.traces import trace
@@ -29,7 +45,7 @@ BERT = BY_NAME["bert"]
 LOOKUPS = ("embeddings.word_embeddings", "embeddings.token_type_embeddings", "embeddings.position_embeddings")
 
 
-def test_nothing_to_compare_with(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_to_compare_with(capsys: Printed) -> None:
     assert main(["verify", "--model", str(BERT.folder)]) == 2
     said = capsys.readouterr().err
     assert "torch and transformers are not installed" in said
@@ -138,7 +154,7 @@ def test_printed_rows_are_checked_to_half_a_unit(planted: Path) -> None:
 
 
 def test_a_model_with_other_numbers_fails_and_says_what_was_compared(
-    planted: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    planted: Path, capsys: Printed, monkeypatch: Patch
 ) -> None:
     """Rows as printed, but the zeros of the rest of each row show in the norm."""
     assert main(["verify", "--model", str(planted)]) == 1
@@ -149,9 +165,7 @@ def test_a_model_with_other_numbers_fails_and_says_what_was_compared(
     assert re.search(r"^embeddings.LayerNorm +\d+ .* DIFFERENT$", said, re.MULTILINE)
 
 
-def test_where_the_reference_runs_it_alone_decides(
-    planted: Path, minilm: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_reference_runs_it_alone_decides(planted: Path, minilm: Path, monkeypatch: Patch) -> None:
     """Neither a folder's name nor its numbers promise anything then."""
     monkeypatch.setattr(verify_module, "installed", lambda: True)
     monkeypatch.setattr(verify_module, "Reference", lambda *_, **__: object())
@@ -163,7 +177,7 @@ def test_where_the_reference_runs_it_alone_decides(
         ]
 
 
-def test_other_ids_than_printed_fail(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ids_than_printed_fail(planted: Path, monkeypatch: Patch) -> None:
     """Every number may be right: the tokenizer is another one."""
     values = only_lookups(printed_of("bert-base-uncased"))
     wrong = {**values, "texts": [{"text": "we lived", "input_ids": [1, 2]}]}
@@ -176,3 +190,121 @@ def test_other_ids_than_printed_fail(planted: Path, monkeypatch: pytest.MonkeyPa
 def test_tolerances_of_a_layer_without_a_norm() -> None:
     with BY_NAME["t5-encoder"].layer() as layer:
         assert tolerances(layer) == {"position_ids": 0.0, "encoder.embed_tokens": 0.0, "sum": 0.0}
+
+
+# -- --seeds ---------------------------------------------------------------------------------------------------------
+
+MOST = 250_000  # bytes of one model's tensors, header included; measured: 143,360 and 69,632
+HEADER = 1 << 15  # bytes that are asked for first
+OF_BERT, OF_GPT2 = SEEDS
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> dict[str, Path]:
+    made = {seed.model: write_model(tmp_path_factory.mktemp("hub") / seed.model, seed.model) for seed in SEEDS}
+    write_bert_tokenizer(made[OF_BERT.model], minilm)
+    write_gpt2_tokenizer(made[OF_GPT2.model])
+    return made
+
+
+@pytest.fixture
+def hub(folders: dict[str, Path], tmp_path: Path, monkeypatch: Patch) -> Iterator[FakeHub]:
+    quick_pauses(monkeypatch)
+    with FakeHub() as hub:
+        for seed in SEEDS:
+            add_as_on_the_hub(hub, seed.model, folders[seed.model], seed.commit)
+        use(monkeypatch, hub.endpoint, tmp_path)
+        yield hub
+
+
+@pytest.fixture
+def rows_alone(monkeypatch: Patch) -> None:
+    """Of the printed numbers those that are a table's own, which the made-up models can have right."""
+    found = printed.find
+
+    def find(model: str, layer: Any) -> dict[str, Any] | None:
+        values = found(model, layer)
+        return values and {**values, "values": [entry for entry in values["values"] if is_row(entry)]}
+
+    monkeypatch.setattr(printed, "find", find)
+
+
+@pytest.mark.usefixtures("rows_alone")
+def test_both_pass_for_a_fraction_of_a_megabyte_each(hub: FakeHub, capsys: Printed) -> None:
+    assert main(["verify", "--seeds"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-2:] == ["bert-base-uncased: passed", "gpt2: passed"]
+    assert out.count("every number is the one that was printed") == 2
+    assert "ids of 5 texts: as printed" in out
+    tokenizer = 0
+    for seed in SEEDS:
+        sent = sum(request.sent for request in hub.asked(rf"{seed.model}/resolve/{seed.commit}/model\.safetensors"))
+        assert HEADER < sent < MOST, (seed, sent)
+        texts = hub.asked(f"{seed.model}/.*/(tokenizer|vocab|merges)")
+        tokenizer += sum(request.sent for request in texts)
+    assert hub.sent - tokenizer < 2 * MOST  # with everything else: the configs, the lists of files, HTTP headers
+    assert not hub.asked("/main")  # what was printed is of one commit
+    hub.forget()
+    assert main(["verify", "--seeds", "--local-files-only"]) == 0
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize("model", [seed.model for seed in SEEDS])
+def test_every_printed_number_can_be_a_float32(model: str) -> None:
+    """What is allowed holds at least one float32: NumPy prints the fewest digits that name it, not the nearest ones."""
+    for entry in printed_of(model)["values"]:
+        numbers = np.array(entry["printed"], np.float64)
+        allowed = np.maximum(half_units(entry["printed"]), half_steps(numbers)) + printed.SLACK
+        assert (np.abs(numbers.astype(np.float32) - numbers) <= allowed).all(), entry
+
+
+@pytest.mark.usefixtures("rows_alone")
+def test_one_number_that_differs_is_found(hub: FakeHub, tmp_path: Path) -> None:
+    wrong = write_model(tmp_path / "wrong", "gpt2")
+    with open(wrong / "model.safetensors", "r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        file.seek(8 + length + json.loads(file.read(length))["wpe.weight"]["data_offsets"][0])
+        file.write(np.float32(-0.0189).tobytes())  # printed: -0.01882071979343891
+    hub.add("gpt2", {path.name: path for path in wrong.iterdir()}, OF_GPT2.commit)
+    report = verify_seed(OF_GPT2)
+    assert report.ran and not report.passed
+    assert [checked.key for checked in report.checked if not checked.passes] == ["wpe"]
+
+
+def test_other_sizes_are_no_pass(hub: FakeHub, folders: dict[str, Path]) -> None:
+    files = {path.name: path for path in folders["gpt2"].iterdir()}
+    hub.add(OF_BERT.model, files, OF_BERT.commit)
+    report = verify_seed(OF_BERT)
+    assert report.ran and not report.passed and "its sizes are not those" in report.lines[-1]
+
+
+def test_without_a_network_nothing_is_a_pass(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
+    quick_pauses(monkeypatch)
+    use(monkeypatch, refused(), tmp_path)
+    assert main(["verify", "--seeds"]) == NO_HUB == 3
+    said = capsys.readouterr().out
+    assert said.splitlines()[-2:] == ["bert-base-uncased: not run here", "gpt2: not run here"]
+    for seed in SEEDS:
+        assert f"not run here: {seed.model} at {seed.commit}: ConnectError: " in said
+    assert "passed" not in said and "HF_HUB_OFFLINE=1" in said
+    assert main(["verify", "--seeds", "--local-files-only"]) == NO_HUB
+
+
+@pytest.mark.usefixtures("rows_alone")
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_one_that_cannot_be_had_is_not_covered_by_the_other(file: str, hub: FakeHub, capsys: Printed) -> None:
+    """Also where the Hub fails halfway, after the config."""
+    hub.misbehave(rf"gpt2/.*{file}", status(503))
+    assert main(["verify", "--seeds"]) == NO_HUB
+    assert capsys.readouterr().out.splitlines()[-2:] == ["bert-base-uncased: passed", "gpt2: not run here"]
+
+
+def test_a_difference_says_more_than_what_was_not_run(hub: FakeHub) -> None:
+    hub.misbehave("gpt2/", status(503))
+    assert main(["verify", "--seeds"]) == 1
+
+
+@pytest.mark.parametrize("other", [["gpt2"], ["-m", "gpt2"], ["--texts", "a"], ["--revision", "main"]])
+def test_it_names_its_own_models(other: list[str], capsys: Printed) -> None:
+    assert main(["verify", "--seeds", *other]) == 2
+    assert "--seeds names its own models and commits" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import Patch, Printed
 from fake_hub import FakeHub, use
 from safetensors.numpy import load_file, save_file
 
@@ -64,9 +65,7 @@ def test_what_ships_is_small_and_says_what_it_is() -> None:
     assert len(about["parameters"]) == 5 + 6 * 16  # the input layer's, and those of each block
 
 
-def test_a_folder_is_compared_without_torch_and_without_the_hub(
-    minilm: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_is_compared_without_torch_and_without_the_hub(minilm: Path, capsys: Printed) -> None:
     assert main(["verify", "--model", str(minilm)]) == 0
     out = capsys.readouterr().out
     assert "transformers 5.24.0 on torch 2.13.0" in out and MODEL in out
@@ -129,9 +128,7 @@ def flipped(copied: Path) -> Iterator[Any]:
         "bert.embeddings.LayerNorm.beta",
     ],
 )
-def test_one_bit_makes_it_another_checkpoint(
-    name: str, copied: Path, flipped: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_bit_makes_it_another_checkpoint(name: str, copied: Path, flipped: Any, capsys: Printed) -> None:
     with minibert.load(copied) as layer:
         assert shipped.find(layer) is not None
     flipped(name)
@@ -154,7 +151,7 @@ def test_a_part_of_the_numbers_is_another_model(left_out: str, minilm: Path) -> 
 
 
 def test_a_name_on_the_hub_is_found_too_and_a_sibling_costs_no_table(
-    minilm: Path, copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    minilm: Path, copied: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     tensors = load_file(copied / "model.safetensors")
     tensors["bert.embeddings.LayerNorm.beta"][0] += 1
@@ -171,7 +168,7 @@ def test_a_name_on_the_hub_is_found_too_and_a_sibling_costs_no_table(
         assert sum(request.sent for request in hub.asked("sibling/.*safetensors")) < 100_000  # the tables have 47 MB
 
 
-def test_nothing_is_read_where_a_size_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_read_where_a_size_differs(monkeypatch: Patch) -> None:
     from reference_files import BY_NAME
 
     monkeypatch.setattr(shipped, "sha256_of", lambda array: pytest.fail("read"))
@@ -180,9 +177,7 @@ def test_nothing_is_read_where_a_size_differs(monkeypatch: pytest.MonkeyPatch) -
             assert shipped.find(layer) is None
 
 
-def test_a_wrong_eps_in_the_config_differs(
-    minilm: Path, copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_eps_in_the_config_differs(minilm: Path, copied: Path, tmp_path: Path, capsys: Printed) -> None:
     """The numbers are the checkpoint's, so what else is wrong is found."""
     folder = write(tmp_path / "eps", minilm, copied, layer_norm_eps=1e-5)
     assert main(["verify", "--model", str(folder)]) == 1
@@ -190,9 +185,7 @@ def test_a_wrong_eps_in_the_config_differs(
     assert "embeddings.LayerNorm differs in text 1, text 2, text 3" in out and "passed" not in out
 
 
-def test_another_tokenizer_is_found_by_its_ids(
-    minilm: Path, copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_tokenizer_is_found_by_its_ids(minilm: Path, copied: Path, tmp_path: Path, capsys: Printed) -> None:
     folder = write(tmp_path / "cased", minilm, copied)
     settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     (folder / "tokenizer_config.json").unlink()

@@ -1,25 +1,35 @@
-"""Files of a port that are not as they should be: each is an error that names file and key, never a traceback."""
+"""Files of a port that are not as they should be: each is an error that names file and key, never a traceback.
+
+Intermediates and vectors, a debugger's folder, texts that other programs write.
+"""
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from command_line import error_of
+from command_line import Patch, Printed, error_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from ports import BERT, few, ported, saved
+from safetensors.numpy import save_file
 
+from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
+from minibert.verify import sources
 from minibert.verify.report import Comparison
+from minibert.verify.shipped import TEXTS, read_texts
+from minibert.verify.sources import TREE, read_against
 from minibert.verify.traces import ROOM, read_traces, trace, write_traces
 from minibert.verify.vectors import read_vectors
 from minibert.verify.verify import FORMATS, verify
@@ -154,14 +164,6 @@ def test_a_number_that_float32_does_not_hold_differs_without_a_warning(
     assert not report.passed and max(report.compared, key=lambda d: d.largest).key == key
 
 
-def test_what_is_missing_everywhere_is_one_line(tmp_path: Path) -> None:
-    arrays = {name: x for name, x in saved().items() if not name.endswith("|sum")}
-    report = verify(MODEL, against=ported(arrays, tmp_path))
-    count = sum(name.endswith("|sum") for name in saved())
-    assert not report.passed and f"missing: sum in all {count} batches" in report.lines
-    assert len([line for line in report.lines if line.startswith("missing: ")]) == 1
-
-
 @OFTEN
 @given(
     ending=st.sampled_from([*ENDINGS, ".npy", ".jsonl"]),
@@ -202,3 +204,136 @@ def test_arrays_of_any_kind_are_compared_or_refused(odd: dict[str, Array], besid
         assert found[0].lines and found[0].passed <= beside
     else:
         assert str(path) in message, message
+
+
+# -- a dict, a debugger's folder, an ONNX model ----------------------------------------------------------------------
+
+
+def tree(folder: Path, value: object) -> Path:
+    """What the debugger writes of one module, cut short."""
+    folder.mkdir()
+    shown = {"shape": "torch.Size([1, 2])", "dtype": "torch.int64", "value": value}
+    words = {"module_path": "BertModel.embeddings.word_embeddings", "inputs": {"args": [shown]}, "outputs": shown}
+    whole = {"module_path": "BertModel", "inputs": {"kwargs": {"input_ids": shown}}, "children": [words]}
+    (folder / f"BertModel{TREE}").write_text(json.dumps(whole), "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "other", "said"),
+    [
+        (["tensor([[1, 2]])"], "", "", "printed tensors and no middle layers.*do_prune_layers=False, use_repr=False"),
+        ("./ids.safetensors", "embeddings.word_embeddings", "wte", "expected a module embeddings.word_embeddings"),
+        ("./ids.safetensors", "input_ids", "attention_mask", "no input_ids or inputs_embeds of .*, only .'att"),
+    ],
+)
+def test_a_debugger_s_folder_is_refused_with_what_is_wrong(
+    value: object, name: str, other: str, said: str, tmp_path: Path
+) -> None:
+    """One as it writes it by default, one of another model, one without ids."""
+    folder = tree(tmp_path / "debugged", value)
+    save_file({"data": np.array([[1, 2]])}, folder / "ids.safetensors")
+    path = next(folder.glob("*.json"))
+    path.write_text(path.read_text("utf-8").replace(name, other), "utf-8")
+    with pytest.raises(ValueError, match=said):
+        verify(MODEL, against=folder)
+
+
+def test_a_debugger_s_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    folder, module = tree(tmp_path / "debugged", ""), {"module_path": "BertModel"}
+    given: list[object] = [[1], {"kwargs": [1]}, {"args": {"a": 1}}]
+    inside = [{"children": [module | {"inputs": each}]} for each in given]
+    for broken in ({"children": 3}, *({"inputs": each} for each in given), *inside):
+        next(folder.glob("*.json")).write_text(json.dumps(module | broken), "utf-8")
+        with pytest.raises(ValueError):
+            verify(MODEL, against=folder)
+
+
+def test_another_folder_says_what_is_expected(tmp_path: Path) -> None:
+    np.save(tmp_path / "sum.npy", np.zeros(3))
+    with pytest.raises(ValueError):
+        read_against(tmp_path)
+
+
+def test_an_array_of_texts_or_objects_is_no_number() -> None:
+    with pytest.raises(ValueError, match=re.escape("against['plain|sum'] is stored as")):
+        read_against({"plain|sum": np.array(["a"])})
+
+
+def test_without_onnx_what_to_install_is_said(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: None)
+    (tmp_path / "model.onnx").touch()
+    with pytest.raises(ImportError, match="'onnx>="):
+        verify(MODEL, against=tmp_path / "model.onnx")
+
+
+# -- vectors and texts -----------------------------------------------------------------------------------------------
+
+VECTORS = np.array([[1.5, -2.0, 0.0], [0.25, 4.0, 1.0]], np.float32)
+ROWS = [{"text": f"text {i}", "embedding": row} for i, row in enumerate(VECTORS.tolist())]
+WRITE: dict[str, Callable[[Path, Any], Any]] = {
+    "v.npy": np.save,
+    "v.jsonl": lambda path, x: path.write_text("\n".join(map(json.dumps, ROWS)), encoding="utf-8"),
+}
+
+
+@pytest.mark.parametrize("name", WRITE)
+def test_vectors_are_read_from_every_format(name: str, tmp_path: Path) -> None:
+    WRITE[name](tmp_path / name, VECTORS)
+    found, texts = read_vectors(tmp_path / name)
+    assert np.array_equal(found, VECTORS)
+    assert texts == (["text 0", "text 1"] if name == "v.jsonl" else None)
+
+
+FIRST = '{"text": "a", "vector": [1, 2, 3]}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("v.npy", np.zeros(3, np.float32), "one vector a row"),
+        ("v.npy", np.zeros((2, 3), np.int8), "before they are quantized"),
+        ("v.npy", np.zeros((0, 3), np.float32), "one vector a row"),
+        ("v.npy", np.array([["a"]]), "<U1"),
+        ("v.jsonl", FIRST + "[1]", "line 2"),
+        ("v.jsonl", FIRST + '{"text": "a"}', "line 2"),
+        ("v.jsonl", FIRST + '{"vector": [1, 2, 3]}', "1 .*2 "),
+        ("v.jsonl", FIRST + '{"text": "a", "vector": [1, 2]}', "one vector a row"),
+        ("v.jsonl", FIRST + '\n{"text": "a", "vector": ["x", 2, 3]}', "line 3"),
+        ("v.jsonl", FIRST + '{"text": "a", "vector": null}', "line 2"),
+        ("v.safetensors", b"", "numpy.save"),
+        ("v.npz", b"", "numpy.save"),
+        ("v.parquet", b"", "numpy.save"),
+    ],
+)
+def test_what_are_no_vectors_is_refused_by_file(name: str, content: Any, message: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if isinstance(content, np.ndarray):
+        np.save(path, content)
+    else:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(ValueError, match=f"{re.escape(str(path))}.*{message}"):
+        read_vectors(path)
+
+
+@pytest.mark.parametrize("option", ["--vectors", "--texts", "--against"])
+@pytest.mark.parametrize("ending", ["npy", "onnx", "safetensors"])
+def test_a_pipe_is_not_waited_for(option: str, ending: str, folder: Path, tmp_path: Path, capsys: Printed) -> None:
+    os.mkfifo(path := tmp_path / f"pipe.{ending}")
+    assert main(["verify", str(folder), option, str(path)]) == 2
+    assert f"{path} is no file but a pipe" in capsys.readouterr().err
+
+
+def test_texts_that_are_printed_can_be_read_again(tmp_path: Path, capsys: Printed) -> None:
+    assert main(["verify", "--print-texts"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.isascii()  # control and non-ASCII characters are escaped
+    (tmp_path / "t.jsonl").write_text(printed, encoding="utf-8")
+    assert read_texts(tmp_path / "t.jsonl") == [each.text for each in TEXTS]
+    (tmp_path / "t.txt").write_text("one\r\n\ntwo\n", encoding="utf-8")
+    assert read_texts(tmp_path / "t.txt") == ["one", "", "two"]
+    for name, content, words in (("a.jsonl", '{"text": 3}', "line 1: expected a text"), ("a.csv", "text\n", "lines"),
+                                 ("a.txt", "", "has no text")):  # fmt: skip
+        (tmp_path / name).write_text(content, encoding="utf-8")
+        message = error_of(lambda name=name: read_texts(tmp_path / name))
+        assert message is not None and f"{tmp_path / name}" in message and words in message

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import planted_folders
 import pytest
+from command_line import Patch
 from reference_files import REFERENCE
 from safetensors.numpy import load_file, save_file
 from vector_port import VectorPort, write
@@ -309,9 +310,7 @@ def test_a_text_that_is_cut_before_there_are_tokens_is_named(
     assert report.matches == [f"text cut at {letters} letters"], "\n".join(report.lines)
 
 
-def test_one_variant_that_raises_is_passed_over(
-    encoder: minibert.Encoder, right: Array, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_variant_that_raises_is_passed_over(encoder: minibert.Encoder, right: Array, monkeypatch: Patch) -> None:
     def fails(texts: list[str]) -> Array:
         raise ValueError("no room for these tokens")
 

@@ -1,4 +1,4 @@
-"""`minibert verify` for programs: its exit codes, its JSON, batches and tolerances."""
+"""`minibert verify` for programs and people: exit codes, JSON, batches, tolerances, lines, and `minibert.compare`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import encoders
+import loops
 import numpy as np
+import ports
 import pytest
-from command_line import Printed
+from command_line import Patch, Printed
+from ports import arrays, judged, numbers, verify_part
+from reference_files import recipe
+from test_formats import Narrow, written
 from vector_port import VectorPort, write
 
+import minibert
+import minibert.verify
 from minibert.cli import main
+from minibert.models.open.load_encoder import load_encoder
 from minibert.verify import verify as verify_module
-from minibert.verify.traces import read_traces, write_traces
+from minibert.verify.traces import as_traces, read_traces, write_traces
 from minibert.verify.verify import verify
 
 KEYS = {"format", "passed", "model", "intermediates", "printed", "missing", "wrong_inputs", "texts", "matches", "local",
@@ -100,7 +109,7 @@ def test_a_name_that_is_empty_is_not_the_folder_that_we_are_in(option: str, fold
     assert "it is empty; name a file or a folder" in capsys.readouterr().err
 
 
-def test_a_hub_that_is_not_there_ends_with_3(capsys: Printed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_hub_that_is_not_there_ends_with_3(capsys: Printed, monkeypatch: Patch) -> None:
     from minibert.errors import HubError
 
     def absent(*_: Any, **__: Any) -> None:
@@ -154,3 +163,176 @@ def test_json_of_vectors(tmp_path: Path, capsys: Printed) -> None:
     assert code == 1 and set(found) == KEYS and found["matches"] == ["pooling cls"]
     assert [each["text"] for each in found["texts"]] == texts
     assert "pooling max" in found["ruled_out"] and "pooling cls" not in found["ruled_out"]
+
+
+# -- the lines that a person reads -----------------------------------------------------------------------------------
+
+
+def test_a_part_that_is_right_is_told_first(folder: Path, tmp_path: Path, capsys: Printed) -> None:
+    """One missing key with its batch; the shell's words, and Python's."""
+    inputs, traces = as_traces(numbers(folder, loops.Port(folder)), "")
+    total = sum(map(len, traces.values()))
+    traces = {kind: {key: x for key, x in named.items() if key in ("sum", "position_ids")}
+              for kind, named in traces.items()}  # fmt: skip
+    report = verify_part(folder, arrays(inputs, traces), encoder=True)
+    assert not report.passed
+    assert report.lines[1] == f"4 of {total} compared, all right; {total - 4} missing; `only=` takes a part"
+    (line,) = [line for line in report.lines if line.startswith("missing: ")]
+    assert line.startswith("missing: embeddings.word_embeddings in all 2 batches, and ")
+    assert report.lines[-1].endswith("to compare a part, name it by `only=`: position_ids sum")
+    assert max(map(len, report.lines)) < 400
+    write_traces(path := tmp_path / "part.npz", inputs, traces)
+    command = ["verify", str(folder), "--encoder", "--against", str(path), "--batches", "plain", "left_pad"]
+    assert main(command) == 1
+    out = capsys.readouterr().out
+    assert "missing; `--only` takes a part" in out and "name it by `--only`: " in out and "only=" not in out
+
+
+def test_equal_lines_under_one_mistake_become_a_count(tmp_path: Path) -> None:
+    folder = encoders.write(tmp_path / "bert", "bert", num_hidden_layers=5)
+    report = judged(folder, loops.Port(folder, "no division by sqrt(head_dim)"))
+    assert report.matches == ["no division by sqrt(head_dim)"] and len(report.local) == 5
+    lines = [line for line in report.lines if line.startswith("  block ")]
+    assert len(lines) == 1 and "scores and 4 more modules by " in lines[0], lines
+
+
+def test_a_block_whose_maps_are_all_wrong_is_one_line(folder: Path) -> None:
+    port = loops.Port(folder)
+    for name, x in port.tensors.items():
+        if "layer.1." in name and x.ndim == 2:
+            port.tensors[name] = np.tanh(x * 3)
+    report = judged(folder, port)
+    lines = [line for line in report.lines if line.startswith("  block ")]
+    assert len(report.local) == 6 and len(lines) == 1, report.lines
+    assert lines[0].startswith("  block 1: encoder.layer.1.attention.self.query and 5 more modules by ")
+
+
+def test_under_a_format_legend_and_batches_are_its_own(folder: Path) -> None:
+    """Every batch differs by more than float32 allows; one of them is wrong."""
+    inputs, traces = written(folder, Narrow(folder, "float16"), "float16")
+    key = "encoder.layer.0.output.dense"
+    traces["left_pad"][key] = traces["left_pad"][key] * np.float32(1.1)
+    report = verify_part(folder, arrays(inputs, traces), encoder=True, format="float16")
+    text = "\n".join(report.lines)
+    assert f"first difference: block 0, {key}, in left_pad; " in text
+    assert "an rms error of at most 3 times that of our own computation in float16" in text
+    assert "10 times ours" not in text
+
+
+def test_a_trace_without_batches_is_told_how_names_look(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r'expected names such as "plain\|inputs\|input_ids", found'):
+        minibert.compare(folder, against={"sum": np.zeros(3, np.float32)})
+
+
+def test_at_most_five_texts_stand_with_their_tokens(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model")
+    texts = [f"we lived above the clouds{' a' * n}" for n in range(9)]
+    wrong = VectorPort(folder)(texts) * np.float32([[1.0, 2.0] * 8])
+    report = minibert.compare(folder, against=wrong, texts=texts)
+    at = next(i for i, line in enumerate(report.lines) if line.startswith("text "))
+    assert report.lines[at].split()[-2:] == ["tokens", "text"]
+    assert len(report.lines[at + 1 :]) == 6 and report.lines[-1] == "and 4 more texts"
+    with load_encoder(folder) as encoder:
+        longest = encoder.tokenize("clouds " + texts[4])["input_ids"].shape[1]
+    assert report.lines[at + 5].split()[2] == str(longest)
+
+
+def test_what_was_saved_and_not_compared_ends_with_the_file(folder: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr("minibert.verify.verify.installed", lambda: False)
+    report = verify(str(folder), encoder=True, save=(path := tmp_path / "trace.npz"))
+    assert report.passed and report.lines[-1].endswith(f"batches to {path}")
+    assert report.lines[-2].startswith("compared with nothing: ")
+
+
+# -- `minibert.compare` ----------------------------------------------------------------------------------------------
+
+BERT = ports.BERT.folder
+WORDS, POSITIONS = (f"plain|embeddings.{name}_embeddings" for name in ("word", "position"))
+
+
+def test_it_has_the_command_s_verdict() -> None:
+    """After `import minibert.verify` too, which takes the name of a function of that kind."""
+    arrays = ports.saved()
+    right = minibert.compare(BERT, against=arrays, encoder=False)
+    assert right.passed and right and right.differences == {} and right.mistakes == []
+    arrays["plain|sum"] = arrays[WORDS] + arrays[POSITIONS]
+    wrong = minibert.compare(BERT, against=arrays, encoder=False, batches=["plain"], only=["sum"])
+    said = verify(str(BERT), against=arrays, batches=["plain"], only=["sum"])
+    assert not wrong.passed and not wrong and str(wrong) == "\n".join(said.lines)
+    assert wrong.mistakes == said.matches == ["type rows left out"]
+    assert wrong.differences == {"sum": pytest.approx(said.compared[0].largest)}
+
+
+def test_vectors_are_an_array_or_a_file(tmp_path: Path) -> None:
+    folder, texts = write(tmp_path / "model"), ["we lived above the clouds", "the clouds", "a b"]
+    assert minibert.compare(folder, against=VectorPort(folder)(texts), texts=texts).passed
+    np.save(path := tmp_path / "port.npy", VectorPort(folder, "first token")(texts))
+    wrong = minibert.compare(folder, against=path, texts=texts)
+    assert wrong.mistakes == ["pooling cls"] and set(wrong.differences) == set(texts)
+    with pytest.raises(ValueError):
+        minibert.compare(folder, against=path, texts=texts, only=["sum"])
+    with pytest.raises(ValueError, match=r"\b3 .*2\b"):
+        minibert.compare(folder, against=path, texts=texts[:2])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (dict(model=3), "^model .*int"),
+        (dict(against=None), "^against .*NoneType"),
+        (dict(against=[1.0]), "^against .*list"),
+        (dict(texts=[1, 2]), r"^texts .*\[1, 2\]"),
+        (dict(only=[3]), r"^only .*\[3\]"),
+        (dict(batches="plain"), "^batches .*'plain'"),
+        (dict(tolerance="1"), "^tolerance .*'1'"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused(wrong: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        minibert.compare(**{"model": BERT, "against": {}, **wrong})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (dict(against=""), "^against "),  # which would be this folder
+        (dict(against={"plain|sum": [[1.0], [1.0, 2.0]]}), r"against\['plain\|sum'\]"),
+        (dict(against={"plain|sum": [1j]}), r"against\['plain\|sum'\] .*complex128"),
+        (dict(batches=[]), "^batches "),
+        (dict(encoder=True, side="encoder"), "^encoder "),
+    ],
+)
+def test_what_cannot_be_compared_is_an_error(wrong: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        minibert.compare(**{"model": BERT, "encoder": False, "against": ports.saved(), **wrong})
+
+
+@pytest.mark.parametrize("change", [lambda x: x[::-1], lambda x: x * np.nan])
+def test_what_is_named_without_looking_at_each_text_has_the_differences_of_each(change: Any, tmp_path: Path) -> None:
+    folder, texts = write(tmp_path / "model"), ["we lived above the clouds", "the clouds", "a b", "z y x"]
+    found = minibert.compare(folder, against=change(VectorPort(folder)(texts)), texts=texts)
+    assert len(found.mistakes) == 1 and list(found.differences) == texts and min(found.differences.values()) > 0
+
+
+PORT = """
+import sys
+sys.path[:0] = {path!r}
+import loops
+from pathlib import Path
+
+def hidden_states(ids):
+    made = loops.Port(Path("model"), {mistake!r}).run({{"input_ids": ids}})
+    return [made[f"hidden_states.{{i}}"] for i in range({states})]
+"""
+
+
+def test_the_page_s_own_test_passes_a_right_port_and_not_a_wrong_one(tmp_path: Path) -> None:
+    encoders.write(tmp_path / "model", "bert")
+    (tmp_path / "test_port.py").write_text(recipe("import my_port"), "utf-8")
+    for mistake, exit_code in (("", 0), ("activation gelu_new", 1)):
+        port = PORT.format(path=[str(Path(loops.__file__).parent)], mistake=mistake, states=encoders.DEPTH + 1)
+        (tmp_path / "my_port.py").write_text(port, "utf-8")
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_port.py"]
+        made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert made.returncode == exit_code, made.stdout + made.stderr
+        assert (f"matches: {mistake}." in made.stdout) == bool(mistake), made.stdout

@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ports
 import pytest
+from command_line import Printed
 from encoder_files import CASE, copied
 from head_files import HEAD_CASE, HEAD_CASES, HeadCase
 from ports import by_steps, verify_part
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.mistakes import MISTAKES
 from minibert.verify.subjects import EncoderSubject, encoder_batches
-from minibert.verify.traces import HEAD, write_traces
+from minibert.verify.traces import HEAD
 
 MASKED = HEAD_CASE["bert-masked_word"]
 
@@ -36,7 +38,7 @@ def saved(case: HeadCase, path: Path) -> dict[str, Array]:
 def test_what_save_writes_against_accepts(case: HeadCase, tmp_path: Path) -> None:
     arrays = saved(case, tmp_path / "own.safetensors")
     assert "plain|logits" in arrays
-    assert verify_encoder(str(case.folder), against=tmp_path / "own.safetensors").passed
+    assert verify_encoder(case.folder, arrays).passed
 
 
 @pytest.mark.parametrize(
@@ -54,8 +56,7 @@ def test_the_place_of_a_difference_is_the_head(name: str, key: str, tmp_path: Pa
     case = HEAD_CASE[name]
     arrays = saved(case, tmp_path / "own.safetensors")
     arrays[f"types|{key}" if f"types|{key}" in arrays else f"plain|{key}"][0, 0] += 1e-3
-    save_file(arrays, tmp_path / "port.safetensors")
-    report = verify_encoder(str(case.folder), against=tmp_path / "port.safetensors")
+    report = verify_encoder(case.folder, arrays)
     assert not report.passed and report.matches == []
     (line,) = [line for line in report.lines if line.startswith("first difference: ")]
     assert line.startswith(f"first difference: head {case.head}, {key}, in ")
@@ -67,11 +68,10 @@ def test_logits_at_padding_are_not_compared(tmp_path: Path) -> None:
     for changed, passes in ((padding, True), (~padding, False)):
         x = arrays["right_pad|logits"].copy()
         x[changed] = 7
-        save_file(arrays | {"right_pad|logits": x}, tmp_path / "port.safetensors")
-        assert verify_encoder(str(MASKED.folder), against=tmp_path / "port.safetensors").passed == passes
+        assert verify_encoder(MASKED.folder, arrays | {"right_pad|logits": x}).passed == passes
 
 
-def test_logits_alone_are_compared_and_named(tmp_path: Path) -> None:
+def test_logits_alone_are_compared_and_named() -> None:
     """A head's mistake fits, though nothing else is compared; with another one beside it none does."""
     with load_encoder(MASKED.folder) as encoder:
         (mistake,) = [each for each in MISTAKES if each.name == "norm not applied"]
@@ -80,8 +80,7 @@ def test_logits_alone_are_compared_and_named(tmp_path: Path) -> None:
         traces = {"plain": by_steps(encoder, inputs["plain"], mistake, (HEAD,), head)}
     for further, names in ((0, ["norm not applied"]), (1, [])):
         traces["plain"]["logits"] = traces["plain"]["logits"] + np.float32(further)
-        write_traces(tmp_path / "port.safetensors", inputs, traces)
-        report = verify_encoder(str(MASKED.folder), against=tmp_path / "port.safetensors", only=["logits"])
+        report = verify_encoder(MASKED.folder, ports.arrays(inputs, traces), only=["logits"])
         assert not report.passed and report.matches == names
 
 
@@ -116,7 +115,7 @@ def test_a_base_model_s_word_table_is_no_head(tmp_path: Path) -> None:
     assert not [name for name in load_file(tmp_path / "own.safetensors") if name.endswith("logits")]
 
 
-def test_without_a_head_nothing_is_said_of_logits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_head_nothing_is_said_of_logits(tmp_path: Path, capsys: Printed) -> None:
     command = ["verify", "--encoder", "--model", str(CASE["bert-base"].folder)]
     assert main([*command, "--save", str(tmp_path / "own.safetensors")]) == 0
     assert "logits" not in capsys.readouterr().out
