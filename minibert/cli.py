@@ -103,7 +103,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _noting_signals(pressed: list[int]) -> Iterator[None]:
-    """Note Ctrl-C and SIGTERM, and raise KeyboardInterrupt for both; libraries may turn it into another error."""
+    """Note each Ctrl-C and SIGTERM, and raise KeyboardInterrupt for both, so that no half-written folder stays.
+
+    Some libraries turn KeyboardInterrupt into another error, such as NumPy's C code while it is imported.
+    """
     from signal import SIG_DFL, SIGINT, SIGTERM, default_int_handler, getsignal, signal
     from threading import current_thread, main_thread
 

@@ -99,7 +99,10 @@ def last_metadata(folder: Path) -> Metadata:
 
 
 def _begun(folder: Path, settings: Metadata, texts: Texts) -> tuple[Metadata, Iterator[Any]]:
-    """Return the metadata from which this run continues, and the rows that are left; refuse another run's folder."""
+    """Return the metadata from which this run continues, and the rows that are left.
+
+    Raises ValueError if an earlier run had other settings or another input.
+    """
     shards, _, meta = compared(folder)
     if settings["rows_per_shard"] is None:
         usual = ROWS_FOR_RANGES if settings["precision"] in STEPS else ROWS_PER_SHARD
@@ -167,7 +170,10 @@ def _shard_size(table: Any, most: int) -> int:
 def _computed(
     table: Any, meta: Metadata, model: TextModel, skip: bool, progress: Callable[[int], object]
 ) -> tuple[list[Any], Metadata]:
-    """Compute the vectors of a shard's rows, in chunks, and its metadata; with `skip` leave rows without text out."""
+    """Compute the vectors of a shard's rows, in chunks, and the shard's metadata.
+
+    meta: the previous shard's. skip: leave out rows without a text; else they raise ValueError.
+    """
     texts, places, pipeline = table[meta["text_column"]].to_pylist(), table[PLACE].to_pylist(), model.pipeline
     good, bad = ([i for i, text in enumerate(texts) if (text is None) is wrong] for wrong in (False, True))
     if bad and not skip:
@@ -210,7 +216,10 @@ def _refuse_text(texts: list[str], places: list[str], model: TextModel) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[Callable[[], None]]:
-    """Make the folder and keep other runs out; the yielded function raises once another run owns the folder."""
+    """Make the folder and keep other runs out; yield a function that raises once the folder is no longer this run's.
+
+    Raises ValueError if another run writes into it.
+    """
     from filelock import FileLock, Timeout
 
     if folder.is_file():

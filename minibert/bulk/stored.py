@@ -139,7 +139,10 @@ def difference(meta: Metadata, wanted: Metadata) -> tuple[str, Any, Any] | None:
 
 
 def compared(folder: Path) -> tuple[list[Path], list[int], Metadata]:
-    """Compare all shards' metadata; return shards, the rows up to each one's end, and the last metadata."""
+    """Compare the metadata of all shards; return the shards, the rows up to the end of each, and the last metadata.
+
+    Raises ValueError that names the first shard that is damaged, out of its place, or of another run.
+    """
     paths, ends, before, same = shards_of(folder), [0], Metadata(), None
     for number, path in enumerate(paths):
         meta, rows, schema = _described(path)
@@ -187,7 +190,10 @@ def finished(folder: Path) -> tuple[list[Path], list[int], Metadata]:
 
 
 def check_folder(folder: Path) -> tuple[int, int]:
-    """Read a whole folder again and count its vectors and shards; ValueError names a missing or damaged file."""
+    """Read a whole folder again, and change nothing: count its vectors and shards.
+
+    Raises ValueError for a folder that is incomplete or damaged, and names the file.
+    """
     shards, ends, _ = finished(folder)
     for path in shards:
         wanted = metadata_of(path)["sha256"]

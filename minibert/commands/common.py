@@ -47,7 +47,11 @@ def refusal(command: str, wrong: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of one command; a wrong argument gets one line with the nearest option, and exit code 2."""
+    """The parser of one command. A wrong argument ends the run with one line, which names the nearest option or value,
+    and exit code 2.
+
+    `usual` is the default model.
+    """
 
     usual = DEFAULT_MODEL
     prepare: Callable[[], object] | None = None  # called before arguments are parsed, and not for `minibert help`
@@ -133,7 +137,10 @@ def add_model(
     parser: Parser, side: bool = True, argument: bool = False, threads: bool = False, usual: str = DEFAULT_MODEL,
     default: str = "", group: str = "",
 ) -> None:  # fmt: skip
-    """Add --model and the Hub's options under the title `group`, and on request --threads and a positional model."""
+    """Add --model and the Hub's options; with `threads` and `argument` also --threads and a positional model.
+
+    `default`: shown in the help instead of `usual`; `group`: the title of all these options in the help.
+    """
     parser.usual = usual
     to: Any = parser.add_argument_group(group) if group else parser
     if threads:

@@ -97,7 +97,10 @@ def listen(host: str, port: int) -> socket.socket:
 def answer(
     server: Any, listening: socket.socket, ready: Callable[[Callable[[], None]], object], log_level: str = "warning"
 ) -> int:
-    """Answer requests until SIGTERM or Ctrl-C, then the accepted ones; return how many got no answer in time."""
+    """Answer requests until SIGTERM or Ctrl-C, then the accepted ones; return how many got no answer in time.
+
+    ready: called once the server listens, with a function that ends it.
+    """
     import uvicorn
 
     from minibert.serve.app import start_logging
@@ -142,7 +145,10 @@ def connections(limits: Limits) -> int:
 
 
 def client_timeouts(limits: Limits, most: int) -> Any:
-    """Return uvicorn's protocol with bounds on a client's times, connections and bytes."""
+    """Return uvicorn's protocol with bounds on clients; uvicorn itself bounds only requests.
+
+    The bounds: the time to send a head or to read a piece of an answer, the connections, the bytes after an answer.
+    """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     waiting: dict[Any, Any] = {}  # connections that wait for their client -> their timers, the oldest first

@@ -92,7 +92,10 @@ def lines_of(encoder: Encoder, text: str, results: list[tuple[float, str]], why:
 
 
 def table(encoder: Encoder, texts: list[str], truncated: list[Truncated]) -> Iterator[str]:
-    """Yield each text's line: number, similarities, text. With late interaction a column's text is a document."""
+    """Yield a line for each text: its number, its similarity to each text, and the text.
+
+    With late interaction a text is a query in its line, and a document in its column.
+    """
     if encoder.result == "tokens":
         vectors, others = encoder.encode_query(texts), encoder.encode_document(texts)
         counts = (encoder.tokens_cut(texts, task, task=task) for task in ("query", "document"))

@@ -88,7 +88,10 @@ FEED = FeedForward(
 
 
 def t5_blocks(own: bool = False) -> Blocks:
-    """Return T5's encoder: scores are not divided, and a number for the distance is added. own: in every block."""
+    """Return T5's encoder: scores are not divided, and a number for the distance is added.
+
+    own: every block has a table of these numbers, not only block 0.
+    """
     attend = replace(ATTEND, terms=(_own_bias if own else relative_term,))
     return Blocks(
         path="encoder.block.{i}",

@@ -163,7 +163,10 @@ def _accept(path: FileName) -> None:
 
 
 class Checkpoint:
-    """Named tensors of one file or of the shards that an index lists; a shard is opened when first needed."""
+    """Named tensors of one file or of the shards that an index lists; a shard is opened when first needed.
+
+    `weight_map` maps a tensor to its file's name, `locate` a file's name to its path.
+    """
 
     def __init__(
         self, locate: Callable[[str], FileName], weight_map: dict[str, str] | None = None, mmap: bool = True
@@ -255,7 +258,10 @@ def read_index(text: bytes, where: str) -> dict[str, str]:
 
 
 def open_folder(folder: str, mmap: bool = True) -> Checkpoint:
-    """Open a folder's `model.safetensors`, or the shards of its index. Raises CheckpointError without both."""
+    """Open a folder's `model.safetensors`, or the shards of its `model.safetensors.index.json`.
+
+    Raises CheckpointError if both are missing, and for a missing shard when a tensor of it is needed.
+    """
 
     def locate(name: str) -> str:
         path = os.path.join(folder, name)

@@ -59,7 +59,10 @@ def sha256_of(path: FileName) -> str:
 
 
 def existing(path: FileName) -> bool:
-    """Whether a file exists. Raises CheckpointError for a folder, a pipe, a broken link, and an unreadable file."""
+    """Whether a file exists.
+
+    Raises CheckpointError for a folder, a pipe, a link to nothing or to itself, and a file that this user may not read.
+    """
     mode = mode_of(path)
     if not mode:
         if not os.path.lexists(path):
@@ -129,12 +132,19 @@ def shown_file(name: str) -> str:
 
 
 def raw_lines(name: str) -> Iterator[bytes]:
-    """Read the lines of a file or of stdin as bytes, with their ends; refuse UTF-16 and lines too long to be one."""
+    """Read the lines of a file or of stdin as bytes, with their ends.
+
+    Raises ValueError that names the file for UTF-16, for a line that is too long to be one, and for a closed stdin;
+    OSError.
+    """
     return chain.from_iterable(_arriving(name))
 
 
 def arriving_texts(name: str) -> Iterator[list[str]]:
-    """Read the lines as texts, in lists of the lines that have arrived: a line does not wait for the next one."""
+    """Read the lines as texts, in lists of the lines that have arrived: a line does not wait for the next one.
+
+    Raises what `raw_lines` raises; ValueError with the line's number, from 1, for bytes that are not UTF-8.
+    """
     number = 0
     for lines in _arriving(name):
         texts = []

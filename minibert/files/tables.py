@@ -49,7 +49,10 @@ class Table:
     stored: str
 
     def rows(self, ids: Array | slice, out: Array | None = None) -> Array:
-        """Return the rows for checked ids of any shape or a slice, in `out` if passed; a wrong id reads a wrong row."""
+        """Return the rows for ids of any shape, or for a slice; they are written into `out` if it is passed.
+
+        The ids have been checked (`equations.fast.check_ids`): here a wrong id would select a wrong row.
+        """
         raise NotImplementedError
 
     def array(self) -> Array:
@@ -125,7 +128,10 @@ def narrowed(x: Array, target: str) -> Array:
 
 
 class StoredTable(Table):
-    """A table over bytes in memory or a mapped file, copied on request. filling: rows of `raw` are yet to come."""
+    """A table over bytes in memory or in a mapped file; nothing is copied until rows are requested.
+
+    filling: rows of `raw` will still be written (by a remote table), so no converted copy is kept.
+    """
 
     def __init__(self, raw: Array, stored: str, dtype: np.dtype[Any] | str = "float32", filling: bool = False) -> None:
         self.stored = stored
@@ -254,7 +260,10 @@ def as_table(array: Array) -> StoredTable:
 
 
 class FormulaTable(Table):
-    """A table whose first rows `make(length, dim)` computes on request; a row must not depend on the length."""
+    """A table that a formula computes: the first rows, up to the last one requested.
+
+    make(length, dim) computes them; a row must not depend on the length. `shape` is read from a config and may be huge.
+    """
 
     stored = "F32"
     dtype = np.dtype("float32")

@@ -252,7 +252,10 @@ class Tokenizer:
         return self.changed(change)
 
     def with_whole(self, prefixes: Iterable[str]) -> Tokenizer:
-        """Return a copy that reads each prefix as one token, or its first word as one; else the prefix stays text."""
+        """Return a copy that reads each of these prefixes as one token, regardless of its rules.
+
+        If a prefix is not in the vocabulary, its first word is used; if that word is not either, it stays text.
+        """
         parts = [next((part for part in (each, *each.split()[:1]) if self.id_of(part) is not None), "")
                  for each in prefixes]  # fmt: skip
         whole = {part: self.id_of(part) for part in parts if part.strip() and self.pieces(part) != [self.id_of(part)]}
@@ -270,7 +273,10 @@ class Tokenizer:
 
     @cached_property
     def digest(self) -> str:
-        """The sha256 of all that decides a text's ids; null, false or empty rules do not count, as versions vary."""
+        """The sha256 of everything that decides a text's ids: rules, vocabulary, and settings outside tokenizer.json.
+
+        Rules that are null, false or empty do not count: another version of the library writes more or fewer of them.
+        """
         from hashlib import sha256  # here: OpenSSL takes time to load, and no vector needs it
 
         rules = json.loads(self.rules())

@@ -73,7 +73,10 @@ class RemoteFile(SafetensorsFile):
         return numbers
 
     def fetch(self, starts: Array, stops: Array, table: Tensor | None = None) -> None:
-        """Fetch these spans' missing blocks, several at a time, or `table` whole if its rows need too many requests."""
+        """Fetch the missing blocks of these spans of bytes, several at a time. Raises HubError.
+
+        table: the tensor to fetch whole if its rows need too many requests.
+        """
         first, last = starts // FETCH_BYTES, (stops - 1) // FETCH_BYTES
         every = np.minimum(first[:, None] + np.arange((last - first + 1).max(initial=0)), last[:, None])
         if self._fetched[every].all():

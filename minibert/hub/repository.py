@@ -97,7 +97,10 @@ def resolve(
 
 
 class Repository:
-    """One model at one commit: its files and checkpoint; threads may share it. offline: why the Hub is not asked."""
+    """One model at one commit: its files and its checkpoint. Threads may share it.
+
+    commit: at first the last known commit, or "". offline: the reason why the Hub is not asked, "" if it is asked.
+    """
 
     def __init__(self, name: str, revision: str, cache: Path, token: str | None = None, offline: str = "") -> None:
         from huggingface_hub import constants
@@ -167,7 +170,10 @@ class Repository:
         return path
 
     def part(self, name: str, span: Span) -> tuple[bytes, int]:
-        """Fetch the bytes span[0]..span[1]-1 of a file, fewer if it ends before, and return them with its size."""
+        """Fetch the bytes span[0]..span[1]-1 of a file, fewer if it ends before, and return them with its size.
+
+        An answer counts only with status 206, the requested Content-Range and a size below 10**13. Raises HubError.
+        """
         from huggingface_hub import constants, hf_hub_url
         from huggingface_hub.errors import HfHubHTTPError
         from huggingface_hub.utils import hf_raise_for_status, http_backoff  # type: ignore[attr-defined]

@@ -450,7 +450,10 @@ class Record:
         return bytes(generate_latest(self.registry))
 
     def collect(self) -> Iterable[Any]:
-        """Add up the numbers of all workers, for prometheus-client; a worker that just started has an empty file."""
+        """Add up the numbers of all workers; prometheus-client calls this method of a collector.
+
+        The file of a worker that has just started is empty for a moment.
+        """
         from prometheus_client.multiprocess import MultiProcessCollector
 
         files = [str(file) for file in Path(self.folder or "").glob("*.db") if file.stat().st_size]

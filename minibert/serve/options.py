@@ -117,7 +117,10 @@ def limits_of(chosen: Any) -> Limits:
 
 
 def read_token(chosen: Any) -> str | None:
-    """Read the token from a file or a variable, None if no option names one; no message repeats it."""
+    """Read the token from a file or a variable; None if no option names one. No message repeats the option's value.
+
+    Raises ValueError for two sources, for an empty token, and for a token that no header can carry.
+    """
     named = {name: value for name in ("token_file", "token_env") if (value := getattr(chosen, name)) is not None}
     if not named:
         return None

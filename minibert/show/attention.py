@@ -169,7 +169,10 @@ def head_kinds(weights: Array, input_ids: Array, separator: int | None = None) -
 
 
 def named_kinds(weights: Array, input_ids: Array, separator: int | None, name: str | None) -> dict[str, Any]:
-    """Name each head's largest mean of `head_kinds` from `LEAST` on, else "none"; name: the separator's."""
+    """Name each head's largest mean of `head_kinds` if it reaches `LEAST`, else "none", as the page shows it.
+
+    weights (blocks, heads, query, key); name: the separator's.
+    """
     kinds = (*KINDS, name or "separator")
     means = head_kinds(weights, input_ids, separator)
     known = np.nan_to_num(means, nan=-1.0)

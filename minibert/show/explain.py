@@ -71,7 +71,10 @@ def explain(
 
 
 def lookup_ids(plan: Plan, values: dict[str, Any]) -> dict[str, Array]:
-    """Return the ids of each lookup, (batch, seq), positions last: passed, counted, or the family's default."""
+    """Return the ids of each lookup, (batch, seq), positions last.
+
+    The ids were passed by the caller, counted by the layer, or are the family's default.
+    """
     keys = {step.part.ids: key for key, step in plan.items() if step.kind in ("ids", "positions")}
     ids = {name: value(key, plan, values) for name, key in keys.items()}
     return {name: ids[name] for name in sorted(ids, key=lambda name: name == POSITIONS) if ids[name] is not None}

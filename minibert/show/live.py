@@ -67,7 +67,10 @@ class Runs(NamedTuple):
 
 
 class Live:
-    """Answer a live page's requests with one model, `name` on the page; safe to call from many threads at once."""
+    """Answer a live page's requests with one model; safe to call from many threads at once.
+
+    name  the model's name on the page
+    """
 
     def __init__(self, model: EmbeddingLayer | Encoder, name: str | None = None) -> None:
         self.encoder: Encoder | None = None if isinstance(model, EmbeddingLayer) else model
@@ -161,7 +164,10 @@ class Live:
         return cell
 
     def map(self, sent: Any) -> dict[str, Any]:
-        """Compute which hidden states of the text restore its prediction at a token in the second text's run."""
+        """Compute which hidden states of the text restore its prediction at a token in the second text's run.
+
+        Both texts are as typed: see `patching_map`.
+        """
         state, token = read_question("map", sent)
         if self.encoder is None or not state.beside:
             raise ValueError("a map needs a model with blocks and a second text; write one at the top")

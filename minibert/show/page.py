@@ -101,7 +101,10 @@ def shown_tokens(layer: EmbeddingLayer, input_ids: Array) -> list[str]:
 
 
 def first_choice(layer: EmbeddingLayer, input_ids: Array, causal: bool) -> int:
-    """Choose the page's token: a mask, else the last in a causal model, else the first after special tokens."""
+    """Choose the token to open the page at: a mask, else the text's first token after the special tokens.
+
+    For a causal model it is the last token, since the first one sees only itself.
+    """
     mask = layer.tokenizer.mask
     masks = [] if mask is None else np.flatnonzero(input_ids == layer.tokenizer.id_of(mask)).tolist()
     if masks:
@@ -186,7 +189,10 @@ def contents(run: Run) -> Contents:
 def render_page(
     run: Run, shown_text: str, name: str | None, no_head: str = "", live: Mapping[str, str] | None = None
 ) -> str:
-    """Fill in the page's template. no_head: why there is no prediction, as HTML; live: a live page's controls."""
+    """Fill in the page's template.
+
+    no_head: why there is no prediction, as HTML; live: the controls of a live page by their place in the template.
+    """
     layer, encoder, shown = run.layer, run.encoder, contents(run)
     plan = layer_plan(layer.steps, layer.config)
     family, formulas = layer.family.model_type, _formulas(layer, plan)

@@ -184,7 +184,10 @@ def block_numbers(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any
 
 
 def blocks_part(encoder: Encoder, data: str, listed_before: set[Any]) -> dict[str, str]:
-    """Render this part of the page: its elements ("blocks") and its script, from its numbers as JSON."""
+    """Render this part of the page: its elements ("blocks") and its script.
+
+    data: its numbers, as JSON; listed_before: the functions that the first part lists.
+    """
     stack = encoder.stack
     feed = stack.blocks[-1].parts[1]
     norm = type(stack.blocks[-1].modules[feed.pre_norm or feed.post_norm]).__name__
@@ -302,7 +305,10 @@ def beside_numbers(encoder: Encoder, trace: Trace, tokens: Sequence[str], other:
 
 
 def sum_numbers(encoder: Encoder, rows: Array, others: Array) -> dict[str, Any]:
-    """Compute what each pair of tokens adds to two texts' similarity; "wrong": why it is no such sum."""
+    """Compute what each pair of tokens adds to the similarity of two texts; "wrong": why it is no such sum.
+
+    rows, others: each text's last hidden state (seq, dim).
+    """
     try:
         pairs = pairs_of_rows(encoder, rows, others)
     except (ValueError, MinibertError) as error:

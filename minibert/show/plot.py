@@ -50,7 +50,10 @@ def _axes(ax: Axes | None, width: float, height: float) -> Axes:
 
 
 def _image(ax: Axes, values: Array, label: str, limits: tuple[float, float], **options: Any) -> Axes:
-    """Draw a matrix as colours, signed if its limits are on both sides of 0; arrows mean values beyond them."""
+    """Draw a matrix as colours; arrows at the colour bar's ends mean that some values are beyond its limits.
+
+    Limits on both sides of 0 mean signed values.
+    """
     if values.ndim != 2:
         raise ValueError(f"expected a matrix to draw as an image, found shape {values.shape}")
     low, high = limits

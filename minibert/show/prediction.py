@@ -72,7 +72,10 @@ class Shares(NamedTuple):
 
 
 class _Backward:
-    """One stage of the way back from logits to parts: gradients `g` (tokens, k, width), the sum of the biases."""
+    """One stage of the way back from logits to parts: `g` (tokens, k, width) is the gradient of the logits.
+
+    `biases` (tokens, k) is the sum of the biases passed so far.
+    """
 
     def __init__(self, g: Array, biases: Array) -> None:
         self.g, self.biases = g, biases
@@ -187,7 +190,10 @@ def _total(trace: Trace, head: BoundHead, labels: Array) -> Array:
 
 
 def shown_head(encoder: Encoder) -> tuple[BoundHead | None, str]:
-    """Choose the page's head: the one config.json names, else the first; or None and the reason, as HTML."""
+    """Choose the head for the page: the head that config.json names, else the first, else None.
+
+    The second value is the reason why a head cannot be computed, as HTML.
+    """
     names = encoder.heads
     if not names:
         return None, ""
@@ -231,7 +237,10 @@ def token_name(encoder: Encoder, i: int) -> str:
 def prediction_numbers(
     encoder: Encoder, head: BoundHead, input_ids: Array, trace: Trace, adds_up: bool = True
 ) -> dict[str, Any]:
-    """Compute the numbers that the script draws from the trace of one text; without adds_up there are no shares."""
+    """Compute the numbers that the script draws. adds_up: see `page.Run`; if it is False, there are no shares.
+
+    `trace` holds one text that has tokens, with the head: `encoder.trace(..., head=head.name)`.
+    """
     activate, chance = activation_of(encoder, head)
     logits = trace["logits"].reshape(-1, head.labels)
     labels = top_indices(logits, min(LIKELIEST, head.labels))

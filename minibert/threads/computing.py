@@ -39,7 +39,10 @@ SHORTEST, LONGEST = 1.0, 64.0  # seconds on one thread after BLAS's threads did 
 
 @cache
 def libraries() -> tuple[Any, ...]:
-    """Return NumPy's BLAS as threadpoolctl finds it. Empty if it cannot be held: Apple's, OpenBLAS with OpenMP."""
+    """Return NumPy's BLAS as threadpoolctl finds it, searched once, when first needed. Empty: it cannot be held.
+
+    Apple's BLAS cannot be held, nor an OpenBLAS with OpenMP threads, which has a separate thread count for each caller.
+    """
     from threadpoolctl import ThreadpoolController
 
     controllers = [each for each in ThreadpoolController().lib_controllers if each.user_api == "blas"]

@@ -52,7 +52,10 @@ def running() -> int:
 
 @cache
 def quota(root: str = "") -> int:
-    """Return a container's CPU quota, also of parent groups, in cores, rounded up; sys.maxsize without one."""
+    """Return a container's CPU quota in cores, rounded up, read once; sys.maxsize without one. `root`: a prefix of /.
+
+    The quotas of all parent groups apply to a group as well.
+    """
     smallest = sys.maxsize
     for group in _groups(root, "cpu"):
         v1 = f"{root}/sys/fs/cgroup/cpu{group}"
@@ -67,7 +70,10 @@ def quota(root: str = "") -> int:
 
 @cache
 def memory(root: str = "") -> int:
-    """Return the bytes of memory that this process may use: the machine's, or a container's lowest limit."""
+    """Return the bytes of memory that this process may use: the machine's, or a container's limit, read once.
+
+    The limits of all parent groups apply to a group as well.
+    """
     smallest = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else sys.maxsize
     for group in _groups(root, "memory"):
         for name in (f"{group}/memory.max", f"/memory{group}/memory.limit_in_bytes"):  # cgroup v2 and v1

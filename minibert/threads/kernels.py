@@ -122,7 +122,10 @@ Shape = tuple[int, int, bool]  # outputs and width of a weight, and whether it i
 
 
 def rows_for(dtype: np.dtype[Any], same_bits: bool) -> Rows:
-    """Return the layout of a model's tokens among its products' rows; ValueError if `same_bits` cannot be kept."""
+    """Return the layout of a model's tokens among the rows of its products.
+
+    Raises ValueError if this kernel is not known to keep `same_bits`.
+    """
     current = kernel()
     if not same_bits:
         return current.usual

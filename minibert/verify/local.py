@@ -218,7 +218,10 @@ def _is_of_format(mistake: Mistake, form: str) -> bool:
 
 
 def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: float = 0.0, form: str = "") -> Judged:
-    """Check every module by itself; return the wrong ones with their mistakes, and mistakes that explain all."""
+    """Check every module by itself; return the wrong ones with their mistakes, and mistakes that explain all parts.
+
+    tolerance: how much of a difference a mistake may leave, for a port that rounds more than we do.
+    """
     found, keys, maps = list[Local](), set[str](), 0
     whole, right = Whole(tolerance), dict[int, str]()  # right: places before the first wrong one of their part
     for number, place in enumerate(places(subject, inputs, theirs, form)):

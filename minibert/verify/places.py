@@ -102,7 +102,10 @@ class Replay:
                 self.flow[key] = self._passed_on(step, x)
 
     def _passed_on(self, step: Step, x: Array) -> Array:
-        """Return the port's value, with our numbers instead of NaN, infinity and scores that it has masked."""
+        """Return the port's value, with our numbers instead of NaN and infinity, which padding may contain.
+
+        Scores that the port has already masked are replaced too: they would hide the effect of its next step.
+        """
         there = self.theirs.get(step.key)
         if there is None or there.shape[1:] != x.shape[1:]:
             return x
@@ -175,7 +178,10 @@ class Replay64(Replay):
 
 
 class Place:
-    """The input layer, a block or the head, from the port's own numbers. at_wide: in float64; form: its format."""
+    """The input layer, a block or the head, computed from the port's own numbers in every batch that reaches it.
+
+    at_wide: the same part in float64; form: the narrower format in which the port is meant to compute, or "".
+    """
 
     def __init__(
         self, subject: Subject, at: At, at_wide: At, fed: Mapping[str, Replay], wide: Mapping[str, Replay64],

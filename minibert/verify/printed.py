@@ -126,7 +126,10 @@ SEEDS = (
 
 
 def verify_seed(seed: Seed, local_files_only: bool = False) -> Comparison:
-    """Compare one model with its printed numbers; about 150 kB are fetched. ran: whether the Hub answered."""
+    """Compare one model with its printed numbers; `ran` is False if the Hub did not answer.
+
+    Only the header, the small tensors, the printed rows (about 150 kB) and the tokenizer are fetched.
+    """
     report = Comparison(f"{seed.model} at {seed.commit}")
     open_model = partial(load, seed.model, revision=seed.commit, local_files_only=local_files_only, lazy=True)
     try:

@@ -53,7 +53,10 @@ def installed() -> bool:
 
 
 class Paths:
-    """The keys of a trace that leave or enter each module, by another program's paths for the modules."""
+    """The keys of a trace that leave or enter each module, by the paths that another program has for them.
+
+    Raises ValueError if no module is this model's first.
+    """
 
     def __init__(self, subject: Subject, modules: Iterable[str], name: str) -> None:
         there, self._transposed = dict.fromkeys(filter(None, modules)), {*subject.transposed_in_reference}

@@ -166,7 +166,10 @@ def rms(x: Array) -> float:
 
 
 def over_kinds(differences: Iterable[Difference]) -> list[Difference]:
-    """Combine all kinds; for a port in a narrower format the batch furthest beyond its rounding is decisive."""
+    """Combine all kinds: per intermediate the largest difference, the mean share, the root mean square errors.
+
+    For a port in a narrower format the batch that is furthest beyond its rounding is decisive.
+    """
     grouped: dict[str, list[Difference]] = {}
     for difference in differences:
         grouped.setdefault(difference.key, []).append(difference)

@@ -104,7 +104,10 @@ class Subject:
         return INPUT_LAYER
 
     def words(self, whose: str, against: str, allowed: str = "") -> str:
-        """Explain a table's numbers and tolerances. against: the errors' program; allowed: a port's largest error."""
+        """Explain a table's numbers and tolerances.
+
+        against: the program whose float64 the errors refer to; allowed: the largest rms error of a port in a format.
+        """
         return (
             "difference: |here - there| / max(1, |there|); 0 is allowed before a norm or a projection, "
             f"{AFTER_NORM:g} after; rms error: against {against} in float64"

@@ -94,7 +94,10 @@ def read_traces(path: Path) -> tuple[Traces, Traces]:
 
 
 def as_traces(arrays: Mapping[str, Array], where: str) -> tuple[Traces, Traces]:
-    """Sort arrays into inputs, "<kind>|inputs|<name>", and intermediates, "<kind>|<key>", or raise ValueError."""
+    """Sort arrays into inputs, "<kind>|inputs|<name>", and intermediates, "<kind>|<key>".
+
+    Raises ValueError for an array of texts, and if no name has this form.
+    """
     if texts := [name for name, array in arrays.items() if array.dtype.kind == "U" and "|" in name]:
         raise ValueError(f"{where}: {texts[0]} is a text; store it as float32, integers as int64")
     inputs: Traces = {}

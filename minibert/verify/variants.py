@@ -92,7 +92,10 @@ class Variants:
         self, prompt: str | None = None, text: Callable[[str], str] = str, then: Callable[[Array], Array] = np.asarray,
         tokenizer: Callable[[], Tokenizer] | None = None, rows: dict[str, Any] | None = None, **changes: Any,
     ) -> Make:  # fmt: skip
-        """Encode with another text, tokenizer or settings; rows: arguments of `_vector`, in place of the blocks."""
+        """Encode with another text, another tokenizer or other settings.
+
+        rows: the arguments of `_vector`, which then computes each text instead of the model's blocks.
+        """
 
         @cache
         def changed() -> TextPipeline:  # without truncation of the vectors
@@ -113,7 +116,10 @@ class Variants:
         self, pipeline: TextPipeline, encoded: Encoded, taken: slice = ALL, pooled: slice = ALL, state: int = -1,
         padding: int = 0, seen: bool = False, plans: Sequence[Plan] = (),
     ) -> Array:  # fmt: skip
-        """Compute a text's vector from one hidden state of the `taken` tokens and padding; NaN if none is left."""
+        """Compute a text's vector from one hidden state of the tokens in `taken`, with padding after them.
+
+        It is NaN if no token is left. seen: padding gets attention weights. plans: the steps of a wrong model.
+        """
         ids, types = encoded.input_ids[taken], encoded.token_type_ids
         padded = (*ids, *[self.tokenizer.pad_id] * padding)
         if not ids or not padded[pooled]:

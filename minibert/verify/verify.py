@@ -227,7 +227,10 @@ def compare_with(
     report: Comparison, subject: Subject, other: Counterpart, batches: Traces, texts: Sequence[str],
     tolerance: float = 0.0, form: str = "float32",
 ) -> None:  # fmt: skip
-    """Compare with another program, write the differences, and look for the mistake, whatever the tolerance."""
+    """Compare with another program, write the differences, and look for the mistake.
+
+    Differences within `tolerance` pass; the search for mistakes does not depend on it.
+    """
     report.say(*other.about)
     inputs, ours, theirs = other.traces(report, subject, batches, texts)
     if not inputs:

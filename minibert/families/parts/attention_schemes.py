@@ -95,7 +95,10 @@ class Rotary(AttentionPosition):
         return {layer_type: rotation.frequencies for layer_type, rotation in self.rotations.items()}
 
     def rotary(self, position_ids: ArrayLike, layer_type: str | None = None) -> tuple[Array, Array]:
-        """Return cos and sin as `rotary_angles` does, with this model's frequencies and factor."""
+        """Return cos and sin as `rotary_angles` does, with this model's frequencies and factor.
+
+        Raises ValueError for a layer_type that this model does not have.
+        """
         if layer_type not in self.rotations:
             types = ", ".join(repr(name) for name in self.rotations)
             raise ValueError(f"layer_type must be one of {types} in this model, found {layer_type!r}")

@@ -80,7 +80,10 @@ def activation_of(config: Config, key: Key) -> Activation:
 
 
 def lay_out(maps: Sequence[Linear], halved: bool, copied: bool) -> None:
-    """Split the maps' shared weight, or its halves, into panels; without `copied`, only as views of the weight."""
+    """Split the weight that these maps share into panels, if possible; without `copied`, only as views of the weight.
+
+    With `halved`, each half of the weight is one map. A weight that is converted at each use is left unchanged.
+    """
     first = maps[0]
     if first.stored or first.dtype != np.float32 or first.shape[0] % (PANEL * (1 + halved)):
         return
@@ -319,7 +322,10 @@ class BoundResidual(NamedTuple):
 
 
 class BoundBlock(NamedTuple):
-    """One block bound to a checkpoint: modules by path, parts in order. Block 0 has the pieces of all blocks."""
+    """One block bound to a checkpoint: its modules by path, and its parts in the order of computation.
+
+    Block 0 has the pieces of all blocks, if there are any.
+    """
 
     modules: Modules
     parts: tuple[BoundResidual, ...]

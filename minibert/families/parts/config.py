@@ -188,7 +188,10 @@ class Config(Mapping[str, Any]):
         return int(self._number("an integer", keys, default, above))
 
     def number(self, *keys: str, default: float | None = None, above: float | None = None) -> float:
-        """Return the first of `keys` that is not null, a number >= 0 or above `above`; else the default."""
+        """Return the first of `keys` that is not null: a number >= 0 (eps), or greater than `above`.
+
+        Raises CheckpointError if config.json has another value, or has none and there is no default.
+        """
         return float(self._number("a number", keys, default, above))
 
     def _number(self, kind: str, keys: tuple[str, ...], default: float | None, above: float | None) -> Any:

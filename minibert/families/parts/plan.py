@@ -114,7 +114,10 @@ def activated(path: str, formula: Callable[[Array], Array], x: str) -> Step:
 
 
 def given(batch: Mapping[str, Any]) -> tuple[Inputs, int]:
-    """Return the keywords of a checked call as `Inputs`, a sequence as a batch, and the number of cached tokens."""
+    """Return the keywords of a checked call as `Inputs`, and the number of tokens in a cache.
+
+    One sequence becomes a batch.
+    """
     ids: dict[str, Any] = {name: np.atleast_2d(x) for name, x in batch.items() if name.endswith(("_ids", "langs"))}
     embeds, mask = batch.get("inputs_embeds"), batch.get("attention_mask")
     if embeds is not None:

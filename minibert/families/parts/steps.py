@@ -58,7 +58,10 @@ class Binder(Tensors, Protocol):
 
 
 class Inputs:
-    """The arguments of a call, completed. Ids are (batch, seq), (1, seq), one for all tokens, or a slice."""
+    """The arguments of a call, checked and completed.
+
+    Ids are arrays (batch, seq) or (1, seq), one number for all tokens, or a slice of neighbouring positions.
+    """
 
     def __init__(
         self,
@@ -292,7 +295,10 @@ class Positions(Lookup):
 
 
 class Scale(Step):
-    """x *= factor, outside the word module (Marian, Pegasus, Granite). embeds: inputs_embeds are scaled too."""
+    """x *= factor: the reference multiplies outside the word module (Marian, Pegasus, Granite).
+
+    embeds  whether the caller's inputs_embeds are scaled too
+    """
 
     path: str = "scaled"
     factor: Callable[[Config], float]

@@ -134,13 +134,19 @@ class Heads:
 
 
 def logits_of(head: BoundHead, tile: Packed, x: Array) -> Array:
-    """Return the logits of packed texts, (taken tokens, labels), from the hidden states x that the head takes."""
+    """Return the logits of packed texts: (taken tokens, labels).
+
+    x: the last hidden states of the tokens that the head takes: see `tokens_of`.
+    """
     *_, (_, logits) = head_values(head, x, tile.where()[0])
     return logits
 
 
 def head_values(head: BoundHead, x: Array, texts: Array) -> Iterator[tuple[str, Array]]:
-    """Yield each module's output of a head by path, a row for each token or text of `texts`; the logits come last."""
+    """Yield the output of each module of a head by its path, one row for each token or text; the logits come last.
+
+    x: see `logits_of`. texts: the text of each row, in order.
+    """
     if head.pooling == "mean":
         x = _means(x, texts)
     for path, work in head.works:
@@ -218,7 +224,10 @@ def batch_logits(
     dtype: np.dtype[Any],
     run: Callable[[Callable[[Packed, Array], None], Callable[[Packed], Array | None]], object],
 ) -> Array:
-    """Compute the reference's `logits`, (batch, seq, labels) or (batch, labels); rows of padding are zeros."""
+    """Compute the `logits` of the reference: (batch, seq, labels) or (batch, labels); rows of padding are zeros.
+
+    run: takes the batch through the model: see `put` and `take` of `run_model`.
+    """
     taken, every = positions_of(head, input_ids, keep), head.pooling == "every"
     make = np.zeros if every and not keep.all() else np.empty
     y: Array = make((*(keep.shape if every else keep.shape[:1]), head.labels), dtype)

@@ -416,7 +416,10 @@ def _scores(model: PairScoring, pairs: Any, asked: Mapping[str, Any], method: st
 
 
 def scoring_head(model: Sentences) -> BoundHead:
-    """Return the head for scores of pairs. Raises ValueError for a folder of another use."""
+    """Return the head for scores of pairs.
+
+    Raises ValueError for a folder of another use, CheckpointError without that head.
+    """
     model.sentence_config.check_use(PAIRS)
     if "next_word" in model.heads and "classes" not in model.heads:
         other = "rerankers that answer with a word, yes or no, are not computed here"

@@ -182,7 +182,10 @@ class WordPrediction(Sentences):
 
 
 def go_on(model: Model, ids: Sequence[int], cache: KeyValueCache) -> Array:
-    """Compute the last hidden states (tokens, dim) of a text's next tokens, and add the tokens to the cache."""
+    """Compute the last hidden states (tokens, dim) of the next tokens of one text, and add the tokens to the cache.
+
+    The cache has the tokens before.
+    """
     layer, text, past = model.embeddings, np.zeros(1, np.int64), cache.length
     inputs, _ = layer.prepare(np.array([ids], np.int64), {}, past_length=past)
     packed = Packed(inputs, text, np.array([len(ids)]), np.arange(past, past + len(ids)))
@@ -233,7 +236,10 @@ def _check_chance(temperature: Any, seed: Any) -> None:
 
 
 def read_generation(find: Find, config: Mapping[str, Any], where: str) -> frozenset[int]:
-    """Read the ids that end a text: from generation_config.json, or without that file from config.json; no default."""
+    """Read the ids that end a text: from generation_config.json, or without that file from config.json; no default.
+
+    Raises CheckpointError with the name of the entry.
+    """
     path = find(FILE)
     settings = config if path is None else read_object(path)
 

@@ -21,7 +21,10 @@ NAMED = 3  # leftover tensors that an error lists: there may be hundreds
 
 
 def unread(family: Family, config: Config, source: Checkpoint) -> str:
-    """Return the names of tensors that no step, block or head of a model type reads; known leftovers do not count."""
+    """Return the names of the tensors that no step, block or head of a model type reads; "" if there are none.
+
+    Known leftovers do not count. Only names are compared: no further file is opened.
+    """
     blocks = BLOCKS[family.model_type]
     parts = [*LEFTOVERS, *blocks.checked_prefixes]
     parts += [begin for side in family.sides for begin in family.scope_for(side)]
@@ -62,7 +65,10 @@ class TensorBinder:
         formats: tuple[str, ...] = tuple(NUMPY_DTYPE),
         axes: int = 2,
     ) -> Table:
-        """Return the first stored tensor of `names` as a table, not read yet; shape None: any with `axes` axes."""
+        """Return the first stored tensor of `names` as a table, not read yet. Raises CheckpointError.
+
+        shape: the shape that config.json implies; None accepts any shape with `axes` axes.
+        """
         name = self._find(names)
         if name is None:
             raise self._missing(names)
@@ -93,7 +99,10 @@ class TensorBinder:
         return "config and tensors are of different models"
 
     def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
-        """Return a copy of a small tensor: each use of a mapped one would keep the pages around it in memory."""
+        """Return a copy of a small tensor, in the dtype of the layer.
+
+        A copy, since each use of a mapped tensor keeps the pages around it in memory.
+        """
         found = self.table(names, shape).array().copy()
         found.flags.writeable = False
         return found

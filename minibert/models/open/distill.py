@@ -117,7 +117,10 @@ class TokenPipeline(TextPipeline):
 def token_rows(
     encoder: Encoder, made: StaticTokenizer, threads: int | None = None, show_progress_bar: bool = False
 ) -> Array:
-    """Return the encoder's vector of each token by itself, (tokens, width); a NaN becomes 0, infinity is refused."""
+    """Return the encoder's vector of each token by itself: (tokens, width); a NaN becomes 0.
+
+    Raises CheckpointError for an infinite number.
+    """
     both = around(encoder.sentence_tokenizer, ["a", *made.tokens])
     pipeline = encoder.pipeline_of(TokenPipeline, threads, single_threaded=True, dim=encoder.dim, around=both)
     x: Array = pipeline.all(made.ids, "distill" if show_progress_bar else "")

@@ -255,7 +255,10 @@ class LocalFolder(NamedTuple):
 
 
 class AdapterAlone(NamedTuple):
-    """A folder with only an adapter: config.json and tensors are its base's; the tokenizer's files are all of one."""
+    """A folder that holds only an adapter: its base has config.json and the tensors.
+
+    The tokenizer's files are the adapter's or the base's, never a mixture.
+    """
 
     find: Find
     base: ModelFiles

@@ -294,7 +294,10 @@ def _bind(
 
 
 def _lay_out(blocks: tuple[BoundBlock, ...], copied: bool, threads: int | None) -> None:
-    """Lay out weights of matrix products as panels, copied ones too if all need at most half of the memory."""
+    """Lay out the weights of matrix products as panels, on up to `threads` threads: see `equations.fast.Panels`.
+
+    copied: also weights that must be copied for this, if all together need at most half of this process's memory.
+    """
     shared: dict[int, list[Linear]] = {}  # a weight -> its linear layers: blocks may share a module
     for module in (module for block in blocks for module in block.modules.values()):
         if isinstance(module, Linear):

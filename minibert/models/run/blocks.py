@@ -62,7 +62,10 @@ class Stack:
         self.bound = self.bind()
 
     def bind(self, hook: Hook | None = None) -> tuple[tuple[Parts, ...], Norms, Work | None, Work | None]:
-        """Return blocks, last norm, last map and pieces, ready to run, with a hook after each intermediate or none."""
+        """Return the blocks, the last norm, the last map and the pieces, ready to run.
+
+        There is a hook after each intermediate, or no hook.
+        """
         last_map = pieces = None
         if self.last_map:
             last_map = hooked(hook, self.last_map, mapping(self.blocks[-1].modules[self.last_map], "last"))
@@ -98,7 +101,10 @@ class Stack:
         return tokens <= FEW and self._panels
 
     def layout(self, lengths: Array, rows: Rows | None, panels: bool) -> tuple[Layout, bool]:
-        """Return the layout of sequences, and whether their products use panels. rows: None for no padding rows."""
+        """Return the layout of sequences of these lengths, and whether their products use panels, if `panels` permits.
+
+        rows: None for no padding rows, the fastest for a single row: generation runs one text token by token.
+        """
         if rows is None:
             return Layout.of(lengths, Rows()), False
         few = panels and self.takes_panels(int(lengths.sum()))

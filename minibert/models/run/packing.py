@@ -108,7 +108,10 @@ class Packed(NamedTuple):
         return np.repeat(self.texts, self.lengths), positions
 
     def groups(self, gaps: bool = False, multiple: int = 1) -> list[Group]:
-        """Return the sequences of each length, a `multiple` of rows each, as groups. gaps: also split by positions."""
+        """Return the sequences of each length as groups; gaps: also split by positions.
+
+        multiple: the rows of each sequence are a multiple of this number.
+        """
         kinds: list[Any] = self.lengths.tolist()
         unseen = [0] * len(kinds)
         positions: list[Array] = []
@@ -183,7 +186,10 @@ class Layout(NamedTuple):
 
 
 class Preparation:
-    """Checks and completes the inputs of one layer; values that depend only on the layer are computed once."""
+    """Checks and completes the inputs of one layer: the arguments of a call, or the ids of texts.
+
+    Values that depend only on the layer are computed once.
+    """
 
     def __init__(self, family: Family, config: Config, steps: Sequence[Bound], dtype: np.dtype[Any]) -> None:
         self._family, self._config, self._dtype = family, config, dtype
@@ -284,7 +290,10 @@ class Preparation:
             inputs.ids[step.ids] = ids
 
     def pack(self, encoded: Sequence[Encoded]) -> Packed:
-        """Join the ids of texts and complete them as a call does without padding; IndexError names text and place."""
+        """Join the ids of texts, and complete them as a call completes sequences without padding.
+
+        Types are left out if the layer does not use them. Raises IndexError that names the text and the position.
+        """
         unseen = None
         if any(each.unseen for each in encoded):
             if self._reads_mask:
@@ -379,7 +388,10 @@ def _numbers(value: Any, name: str, dtype: np.dtype[Any] | None) -> Array:
 
 
 def unpadded(inputs: Inputs, keep: Array, texts: Array | None = None) -> Packed:
-    """Pack the tokens of a call's checked inputs where `keep`. texts: some of one length; None: all, by length."""
+    """Pack the tokens of a call's checked inputs without padding: rows of the input layer do not depend on each other.
+
+    keep (batch, seq): False for padding. texts: some sequences of one length; None: all, the shortest first.
+    """
     lengths = np.count_nonzero(keep, axis=1)
     texts = np.argsort(lengths, kind="stable") if texts is None else texts
     if inputs.batch == 1 and keep.all():  # already one long sequence
@@ -445,7 +457,10 @@ def pieces_of(
     past: int = 0,
     whole: bool = False,
 ) -> list[Piece]:
-    """Cut attention into pieces of few scores: by texts and heads, and unless `whole`, a long sequence by queries."""
+    """Cut attention into pieces of few scores: by texts and heads, and a long sequence by queries too.
+
+    past: how many earlier tokens a cache has. whole: compute all scores of a group together.
+    """
     found, masked = [], causal or windows != {None}
     for group in groups:
         length = past + group.length - group.unseen  # the number of keys

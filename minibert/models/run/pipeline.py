@@ -36,7 +36,10 @@ BROKEN = "a weight in its file is NaN, or too large; fetch the file again"  # th
 
 
 class TextPipeline:
-    """Turns each text into one result: a pooled vector, or its tokens' vectors. `steps` sets attributes."""
+    """Turns each text into one result: a pooled vector, or without pooling the vectors of its tokens.
+
+    `steps` sets any of the attributes below and of a subclass.
+    """
 
     preparation: Preparation  # packs ids
     table: Table  # the word table
@@ -108,7 +111,10 @@ class TextPipeline:
         return encoded
 
     def tokenize(self, texts: list[Any], start: int) -> list[Encoded]:
-        """Return the ids of a chunk's texts behind the prompt, truncated. start: the number of the first."""
+        """Return the ids of a chunk's texts behind the prompt, truncated. start: the number of the first, for messages.
+
+        Raises ValueError for a text without a token with pooling "max".
+        """
         if self.prompt:  # the tokenizer's error for anything but a str names its number
             texts = [self.prompt + text if isinstance(text, str) else text for text in texts]
         encoded = self.tokenizer.encode(texts, None, True, self.longest, start)

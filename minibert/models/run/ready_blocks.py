@@ -37,7 +37,10 @@ class Hook(Protocol):
 
 
 class Scratch(dict[tuple[str, int, int], Array]):
-    """Buffers that every block of a tile overwrites, by (name, rows, width): new memory would cost page faults."""
+    """Buffers that every block overwrites, by (name, rows, width): new memory would cost a page fault for each 4 KiB.
+
+    The blocks of a tile share them; the largest have `tokens` rows.
+    """
 
     def __init__(self, tokens: int, dtype: np.dtype[Any]) -> None:
         self.tokens, self.dtype, self.memory = tokens, dtype, dict[tuple[str, int], Array]()
@@ -72,7 +75,10 @@ Norms = tuple[Callable[[Array], Array], ...]  # in place, in turn; empty if ther
 
 
 class Ready(NamedTuple):
-    """One part of a block: `x = post_norm(x + works(x))`; `works` include the other norms, `post_norm` a factor."""
+    """One part of a block, ready to run: `x = post_norm(x + works(x))`; `works` include the other norms.
+
+    A factor of the part is the last of `post_norm`.
+    """
 
     works: tuple[Work, ...]
     add: Callable[[Array, Array, Array | None], Array]
@@ -159,7 +165,10 @@ def hooked_halves(hook: Hook | None, name: str, first: F, second: F) -> tuple[F,
 
 
 def mapping(module: Linear, name: str) -> Work:
-    """Return a linear layer as a step of a run, always row-major: the bits of the next step depend on it."""
+    """Return a linear layer as a step of a run; `name`: its buffer in `Scratch`.
+
+    The output is always row-major, even for few rows: the bits of the next step depend on it.
+    """
     width, bias, panels = module.shape[0], module.bias, module.panels
     weight = None if module.stored else module.matrix(ScratchBuffer())
     column_major = module.column_major

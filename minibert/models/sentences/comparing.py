@@ -105,7 +105,10 @@ Compare = Callable[[Any, Any], Array]
 
 
 def similarity(measure: str | None, first: Given, second: Given, dim: int = 0) -> Array:
-    """Compare all pairs: see `Encoder.similarity`. dim: the vectors' width; an eighth of it means packed bits."""
+    """Compare all pairs: see `Encoder.similarity`. The default is cosine, or the dot product for sparse vectors.
+
+    dim: the width of the model's vectors; integers of an eighth of it are refused as packed bits.
+    """
     a, b, measure = _prepared(measure, first, second, dim)
     formula: Compare = partial(by_tokens, measure) if measure in MAXSIMS else SIMILARITIES[measure]
     return compared(formula, a, b, NAMES)
@@ -157,7 +160,10 @@ def token_vectors_of(value: Any, name: str) -> TokenVectors:
 
 
 def vectors_of(value: Any, name: str) -> Vectors:
-    """Read vectors: an array (n, dim), or (dim,) as (1, dim); a list of sparse vectors; an empty list."""
+    """Read vectors: an array (n, dim), or (dim,) as (1, dim); a list of sparse vectors; an empty list.
+
+    Raises TypeError for anything else, ValueError for rows of several lengths.
+    """
     value = [value] if isinstance(value, SparseVector) else value
     if isinstance(value, list | tuple) and any(isinstance(each, SparseVector) for each in value):
         others = [type(each).__name__ for each in value if not isinstance(each, SparseVector)]

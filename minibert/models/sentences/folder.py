@@ -124,7 +124,10 @@ class FolderFiles:
         return found
 
     def modules(self) -> list[Module] | None:
-        """Read modules.json of the top folder: the modules in order, none outside of it; None without that file."""
+        """Read modules.json of the top folder: the modules in order; None without that file.
+
+        Raises CheckpointError for a file that is not a list of modules, and for a path that leaves the folder.
+        """
         if MODULES not in self._opened:
             path = self.find(MODULES)
             self._opened[MODULES] = None if path is None else _listed(path, self.where)
@@ -139,7 +142,10 @@ class FolderFiles:
         return bool(value)
 
     def length(self, file: str, settings: Mapping[str, Any], *keys: str) -> list[tuple[int, str]]:
-        """Return the value of the first present key, an integer >= 1, and its place, as a list; [] without any."""
+        """Return the value of the first of these keys that is present, and its place, as a list; [] without any.
+
+        Raises CheckpointError for anything but an integer >= 1.
+        """
         for key, value in ((key, settings[key]) for key in keys if settings.get(key) is not None):
             if not is_length(value):
                 raise self.refuse(f"{key} in {file} must be an integer >= 1, found {value!r}")
@@ -154,7 +160,10 @@ class FolderFiles:
             raise self.refuse(f"config.json has {found}, not known here; known are {', '.join(known)}")
 
     def tensors(self, shapes: Mapping[str, tuple[int, ...] | None], dtype: np.dtype[Any] | None) -> list[Array]:
-        """Read a module's tensors: name -> shape, None for a vector of any length; without a dtype only shapes."""
+        """Read all tensors of a module: name -> shape, or None for a vector of any length.
+
+        Without a dtype nothing is read: the result has only the shapes. Raises CheckpointError for other tensors.
+        """
         if dtype is None:
             return [np.broadcast_to(np.float32(0), shape or ()) for shape in shapes.values()]
         binder = self._binder(dtype)

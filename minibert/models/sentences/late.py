@@ -65,7 +65,10 @@ class LateInteraction(NamedTuple):
     prefixes: tuple[str, ...] = ()  # parts of prompts, a token each if the vocabulary has it
 
     def steps_of(self, tokenizer: Tokenizer, task: str | None) -> dict[str, Any]:
-        """Return a task's attributes of a `LatePipeline`; refuse a tokenizer without the mask or left padding."""
+        """Return the attributes of a `LatePipeline` for a task.
+
+        Raises ValueError if the tokenizer has no such mask token, or pads on the left.
+        """
         words = self.skipped if (task or USUAL) in self.skips else ()
         ids = [i for word in words if (i := tokenizer.id_of(word)) is not None]
         steps: dict[str, Any] = {"after": self.steps, "skipped": ids}
@@ -168,7 +171,10 @@ def read_late(
     longest: int | None,
     dtype: np.dtype[Any] | None,
 ) -> tuple[LateInteraction, int]:
-    """Read the modules after the transformer and how queries are padded; return the width of a token's vector too."""
+    """Read the modules after the transformer and how queries are padded; return the width of a token's vector too.
+
+    settings: the transformer's, with `older.settings`. longest: rows of the position table.
+    """
     own, steps, masked = LateInteraction(prefixes=older.prefixes), list[After](), False
     if not saved.modules:
         step, dim = _stanford(saved.files, dim, dtype)

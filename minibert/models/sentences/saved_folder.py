@@ -239,7 +239,10 @@ def _module(files: FolderFiles, name: str, kind: str) -> Module:
 def read_steps(
     modules: Sequence[Module], whole: FolderFiles, dim: int, dtype: np.dtype[Any] | None, works_on: str = SENTENCES
 ) -> tuple[tuple[After, ...], int]:
-    """Return a function for each module after the pooling, and the last width; on TOKENS a Dense may name no input."""
+    """Return a function for each module after the pooling, and the width after the last.
+
+    whole: the model's files. works_on: TOKENS without pooling; a Dense then need not name its input.
+    """
     steps = []
     for module in modules:
         files, settings = whole.inside(module.path), dict(module.settings)

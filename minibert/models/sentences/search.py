@@ -187,7 +187,10 @@ def nearest(table: Table, tokenizer: Tokenizer, word: str, k: int) -> list[tuple
 
 
 def row_of_word(tokenizer: Tokenizer, word: str) -> int:
-    """Return the row of a word of one piece: inside a text, after a space; alone; or as the vocabulary writes it."""
+    """Return the row of a word: inside a text, after a space; alone; or as the vocabulary writes it.
+
+    Raises TypeError for anything but a str, ValueError for a word of several pieces, or of none.
+    """
     if not isinstance(word, str):
         raise TypeError(f"word must be a str, found {type(word).__name__}")
     names = tokenizer.names()

@@ -146,7 +146,10 @@ class SentenceConfig(NamedTuple):
         return self.prompts[name]
 
     def width(self, truncate_dim: int | None = None) -> int:
-        """Count the numbers of a vector; truncate_dim: a call's option. ValueError: the folder has another use."""
+        """Count the numbers of a vector; truncate_dim: the option of a call.
+
+        Raises ValueError if the folder is not for sentence vectors.
+        """
         self.check_use("SentenceTransformer")
         most = self.truncate_dim if truncate_dim is None else truncate_dim
         return self.dim if most is None else min(most, self.dim)

@@ -450,7 +450,10 @@ class Sentences(Model):
         return self._changed_tokenizer
 
     def with_settings(self: S, tokenizer: Tokenizer | None = None, **changes: Any) -> S:
-        """Return a model with the same weights, but other settings or another tokenizer; each is closed by itself."""
+        """Return a model with the same weights, but other fields of `SentenceConfig` or another tokenizer.
+
+        Closing one does not close the other.
+        """
         made, own = object.__new__(type(self)), self.sentence_config._replace(**changes)
         vars(made).update(vars(self), _sentence_config=own, _changed_tokenizer=tokenizer, _last=(None, (), None))
         return made

@@ -117,7 +117,10 @@ def pairs_of(text: str, pipeline: TextPipeline, other: str, second: TextPipeline
 
 
 def pairs_of_rows(model: Sentences, rows: Array, others: Array) -> Array:
-    """Split the similarity of two texts by their last hidden states (tokens, dim), without prompts; biases last."""
+    """Split the similarity of two texts by their last hidden states (tokens, dim), without prompts; biases come last.
+
+    Raises ValueError as `check_sum`, and for late interaction, whose queries and documents have different tokens.
+    """
     check_sum(model)
     if model.sentence_config.late:
         raise ValueError("late interaction encodes a query and a document differently; `similarity_pairs` does both")

@@ -40,7 +40,10 @@ def exchanged(at: At, projections: Mapping[str, str]) -> Iterator[Step]:
 
 
 def in_order(order: tuple[int, ...], at: At) -> Iterator[Step]:
-    """Exchange query, key and value: three maps' weights, or one's thirds; a query only if as wide as a key."""
+    """Exchange query, key and value: the weights of three maps, or the thirds of one.
+
+    A query is exchanged only if it is as wide as a key.
+    """
     bound = at.block and at.block.attention
     if bound and (order[0] == 0 or bound.key_heads == bound.heads):
         projections = [at.plan[path] for path in bound.maps] if len(bound.maps) == 3 else at.steps("cut")[:3]
