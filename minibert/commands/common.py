@@ -277,9 +277,14 @@ def tell(what: str) -> None:
         print(f"minibert: {escaped(what)}", file=sys.stderr)
 
 
-def tell_truncated(cut: Iterable[Truncated], what: str = "text", line: str = "", empty: Sequence[int] = ()) -> None:
-    """Print which texts, pairs or questions were truncated, if any, and how many of their tokens were left out."""
-    if not (found := sorted(cut)):
+def tell_truncated(
+    truncated: Iterable[Truncated], what: str = "text", line: str = "", empty: Sequence[int] = ()
+) -> None:
+    """Print which texts, pairs or questions were truncated, if any, and how many of their tokens were left out.
+
+    line: the name of one in the message, if it is not `what`. empty: the numbers of the lines that were skipped.
+    """
+    if not (found := sorted(truncated)):
         return
     some = [f"{count} of {line or what} {line_number(i, empty)}" for i, count in found[:NAMED]]
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""

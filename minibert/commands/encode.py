@@ -197,7 +197,10 @@ def _refuse_files(texts: list[str]) -> None:
 def streamed(
     vectors: Callable[[Iterable[list[str]]], Iterator[Any]], chunks: Iterable[list[str]], name: str, arguments: Any
 ) -> Iterator[Any]:
-    """Yield the vectors of chunks of texts, with a bar on a terminal; an error names the line of stdin."""
+    """Yield the vectors of chunks of texts, with a bar on a terminal; an error names the line of stdin.
+
+    At the end the number of empty lines is printed on stderr.
+    """
     if common.wants_bar(arguments.from_stdin, arguments.output is None):
         from minibert.models.run.pipeline import shown
 

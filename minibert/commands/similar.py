@@ -117,7 +117,12 @@ def nearest(
     of_lines: list[Truncated],
     empty: list[int],
 ) -> list[tuple[float, str]]:
-    """Return a file's k lines nearest to a text, best first, read in chunks; the last three lists are filled."""
+    """Return the k lines of a file nearest to a text, best first, each with its similarity.
+
+    truncated, of_lines, empty: receive the text if it is truncated, the truncated lines, and the empty lines.
+
+    Lines are read in chunks: memory holds the best lines and one chunk.
+    """
     from minibert.models.run.pipeline import chunked, shown
     from minibert.models.sentences.comparing import token_vectors_of
     from minibert.models.sentences.search import searching

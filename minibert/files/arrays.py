@@ -105,7 +105,11 @@ def _temporary(path: Path) -> BinaryIO:
 
 
 def write_model(target: Path, entries: Entries, others: Mapping[str, bytes], check: Callable[[Path], object]) -> int:
-    """Write a folder of a safetensors file and others, whole or not at all, once `check` has read it; return a size."""
+    """Write a folder of one safetensors file and other files, by name; return the size of the former.
+
+    The folder is made under another name and moved into place, so a run that ends early leaves nothing behind. check:
+    reads the folder back before it is moved. Call `check_target` first.
+    """
     parent = target.absolute().parent  # all input has been read: later disk errors concern the target
     with naming(target), tempfile.TemporaryDirectory(prefix=f".{target.name[:KEPT]}.", dir=parent) as scratch:
         folder = Path(scratch) / "made"

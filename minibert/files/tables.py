@@ -184,7 +184,11 @@ class StoredTable(Table):
 
 
 class FoldedTable(Table):
-    """A table in which ids share rows, each with a weight: `row(id) = rows[mapping[id]] * weights[id]`."""
+    """A table in which several ids share a row, each with a weight: `row(id) = rows[mapping[id]] * weights[id]`.
+
+    `mapping` and `weights` may be None. Rows are multiplied when they are requested, so a mapped or a remote table is
+    not copied.
+    """
 
     def __init__(self, table: Table, mapping: Array | None, weights: Array | None) -> None:
         """`mapping` and `weights` have been checked; weights have the table's dtype."""

@@ -204,7 +204,11 @@ class Tokenizer:
     def encode_with_spans(
         self, texts: Sequence[str], max_length: int | None = None, start: int = 0, pairs: Sequence[str] | None = None
     ) -> list[tuple[Encoded, list[tuple[int, int] | None]]]:
-        """Return each text's ids, truncated, and each token's span in it, or in the second text; None: no letters."""
+        """Return each text's ids, truncated to `max_length`, and each token's span in the text: first letter, end.
+
+        The span of a special token that the model adds is None. With second texts, spans refer to the second text,
+        None for a token of the first. Raises what `encode` raises.
+        """
         encodings, typed = self._encoded(texts, pairs, start, self._tokenizer.encode_batch)
         results = []
         for i, encoding in enumerate(encodings, start):
@@ -217,7 +221,10 @@ class Tokenizer:
         return results
 
     def pad(self, encoded: Sequence[Encoded], padding: str = "right") -> dict[str, Array]:
-        """Return one padded batch, int64 (batch, seq): input_ids, attention_mask with 0 for padding, token_type_ids."""
+        """Return one padded batch: input_ids, attention_mask, token_type_ids, int64 (batch, seq).
+
+        Padding has mask 0, type 0 and the model's padding id, or id 0 if it has none (GPT-2): mask 0 makes it harmless.
+        """
         if padding not in ("right", "left"):
             raise ValueError(f"padding must be 'right' or 'left', found {padding!r}")
         shape = (len(encoded), max((len(row.input_ids) for row in encoded), default=0))

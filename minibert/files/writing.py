@@ -23,7 +23,11 @@ KEPT = 50  # letters of a file's name that its temporary name keeps; a name has 
 
 
 def output_ending(path: FileName, endings: Sequence[str]) -> str:
-    """Return the ending of `path`, which chooses its format, before anything is computed; the first for a pipe."""
+    """Return the ending of `path`, which chooses its format; the first one for a pipe or device without an ending.
+
+    Call it before anything is computed. Raises ValueError for any other ending, IsADirectoryError for a folder,
+    FileNotFoundError if the folder to write in is missing.
+    """
     path = Path(path)
     ending = path.suffix.lower()
     if path.is_dir():

@@ -121,7 +121,11 @@ class RemoteFile(SafetensorsFile):
         write_cache(self._folder / f"{start}-{start + len(content)}-{self._size}", content)
 
     def _saved(self) -> list[tuple[int, bytes, int]]:
-        """Read the spans that earlier runs kept: first byte, bytes, file size; [] if incomplete or of two sizes."""
+        """Read the spans that earlier runs have kept: the first byte, the bytes, the size of the whole file.
+
+        A span has as many bytes as its name says. The list is empty if the file's first bytes are missing, or if
+        servers reported different sizes in two runs.
+        """
         with suppress(OSError):
             paths = [path for path in self._folder.iterdir() if re.fullmatch(r"\d+-\d+-\d+", path.name)]
             read = [(*map(int, path.name.split("-")), path.read_bytes()) for path in paths]
@@ -155,7 +159,11 @@ class RowTable(Table):
 
 
 class RemoteCheckpoint(Checkpoint):
-    """Named tensors of a repository, mapped if whole in the cache, else fetched in parts; `lazy`: row by row."""
+    """Named tensors of a repository: files that are whole in the cache are mapped there, others are fetched in parts.
+
+    lazy: tables of more than 256 kB are fetched row by row. whole: files are fetched whole. above: the path of the
+    tensors' subfolder in the repository, with its slash; "" for the top.
+    """
 
     def __init__(
         self, files: Any, weight_map: dict[str, str] | None, lazy: bool, mmap: bool, whole: bool, above: str

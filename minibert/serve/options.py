@@ -82,7 +82,11 @@ def _count(text: str) -> int:
 
 
 def from_variables() -> dict[str, Any]:
-    """Read all options' values from their variables, or the defaults; also `by_variable` and the `unknown` ones."""
+    """Read the values of all options from their variables, or return the defaults. Raises ValueError for a wrong value.
+
+    The result also has `by_variable`, the models of the variables, and `unknown`, the variables that belong to no
+    option.
+    """
     parser = ArgumentParser(add_help=False, exit_on_error=False)
     declare(parser)
     actions = {_variable(action.option_strings[-1]): action for action in parser._actions if action.option_strings}

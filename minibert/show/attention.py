@@ -24,7 +24,11 @@ ADVICE = "name a model such as BERT or GPT-2"
 
 
 def terms_of(encoder: Encoder, batch: Mapping[str, Any]) -> Array:
-    """Split block 0's scores of one text without padding into nine: (3, 3, heads, query, key), by `PARTS`."""
+    """Split block 0's scores of one text without padding into nine: (3, 3, heads, query, key), float64, by `PARTS`.
+
+    Raises ValueError unless positions are added only in the input layer, and there is one LayerNorm and nothing else
+    between the sum and block 0's queries.
+    """
     norm, block, layer = _only_norm(encoder), encoder.stack.blocks[0], encoder.embeddings
     plan, trace = layer_plan(layer.steps, layer.config), layer.trace(**batch)
     addends = addend_keys(plan)

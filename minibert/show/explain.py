@@ -219,7 +219,11 @@ def _columns(attention: BoundAttention, head: int) -> str:
 
 
 def pair_table(tokens: Sequence[str], x: Array, bold: Style) -> Iterator[str]:
-    """Write each query token's attention weights: all, or on a short line the largest and the sum of the rest."""
+    """Write the attention weights of each query token, (query, key): a line has all that its sum of 1 is made of.
+
+    If the line is too short for a column per key token, it has the largest weights, each before its key token and that
+    token's position, and the sum of the others.
+    """
     wide = max(map(columns_of, tokens))
     if len(tokens) <= max(2 * EDGE, (WIDTH - 4 - wide) // (COLUMN + 2)):
         names = [fitting(token, COLUMN) for token in tokens]

@@ -375,7 +375,10 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(403, f"this server answers only its own page, found a page of {origin!r:.80}")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer with a refusal and close; the rest of the request is read, or the client might lose the answer."""
+        """Answer with a refusal, and close the connection, so that unread bytes are not read as a second request.
+
+        The rest of the request is read and dropped: if the connection closed before, the client might lose the answer.
+        """
         self.close_connection = True
         self._send(code, "application/json", json.dumps({"error": {"message": message or "not answered here"}}))
         self.connection.shutdown(socket.SHUT_WR)

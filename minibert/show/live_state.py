@@ -152,7 +152,12 @@ def read_question(name: str, sent: Any) -> list[Any]:
 
 
 def change_of(encoder: Encoder, state: State, other: Trace | None, batch: Trace) -> dict[str, Function]:
-    """Turn a state into an encoder's `change`; other: the second text's trace. ValueError for a part not there."""
+    """Turn a state into an encoder's `change`; `other` is the trace of the second text, `batch` holds the text's ids.
+
+    A feed-forward that is switched off adds 0; heads and blocks: see `knock_out`. A term subtracted from block 0's
+    scores is computed from the text's own rows, even if a patch replaces them. Raises ValueError for a part that is not
+    there.
+    """
     change: dict[str, Function] = dict(knock_out(encoder, heads=state.heads, blocks=state.blocks))
     for block in state.feed_forwards:
         _append(change, _added(encoder, BoundFeedForward, block), np.zeros_like)

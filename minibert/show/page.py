@@ -85,7 +85,11 @@ def page(
 
 
 def check_size(model: EmbeddingLayer | Encoder, *counts: int, size: float | None = None) -> None:
-    """Refuse a page of more than `LARGEST` bytes; without `size` it is estimated by the pairs of tokens."""
+    """Refuse a page of more than `LARGEST` bytes. Raises ValueError.
+
+    counts: the number of tokens of each text; size: the bytes of the finished page. Without it the size is estimated by
+    the numbers of each pair of tokens: a similarity, and a weight for each head of each block.
+    """
     pairs, itemsize = 1, model.dtype.itemsize
     if not isinstance(model, EmbeddingLayer):
         pairs += len(model.stack.blocks) * model.stack.heads

@@ -294,7 +294,10 @@ def common_token(tokens: Sequence[str], others: Sequence[str], positions: Sequen
 
 
 def beside_numbers(encoder: Encoder, trace: Trace, tokens: Sequence[str], other: Trace) -> dict[str, Any]:
-    """Compute the numbers the script draws: cosines of each token of `trace` and of each of `other`, by block."""
+    """Compute the numbers that the script draws: cosines of each token of one text and each of the other, by block.
+
+    trace: of the page's text; other, tokens: of the text beside.
+    """
     count = len(encoder.stack.blocks)
     states = [f"hidden_states.{i}" for i in range(count + 1)]
     cosines = [cosine_similarity(trace[name][0], other[name][0]) for name in states]

@@ -30,7 +30,11 @@ ONNX = ".onnx"
 
 
 def read_against(against: Against) -> Port:
-    """Open a port's numbers: a file of `save`, a debugger's folder, an ONNX model, or a dict of arrays."""
+    """Open another program's numbers, in any supported form.
+
+    A file as `save` writes it; a folder of transformers' debugger; an ONNX model; or a dict of arrays, named as in a
+    file. Raises ValueError, which names the expected value, and the errors of reading.
+    """
     if isinstance(against, Mapping):
         arrays = {str(name): _array(f"against[{name!r}]", x) for name, x in against.items()}
         return Named("the arrays", *as_traces(arrays, "the arrays"))
@@ -180,7 +184,10 @@ class Node(NamedTuple):
 
 
 class OnnxModel(Port):
-    """An ONNX model whose intermediates are outputs, computed by onnxruntime from our own batches."""
+    """An ONNX model whose intermediates are outputs, computed by onnxruntime from our own batches.
+
+    Raises ImportError if onnx or onnxruntime is not installed.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(opened(path)))

@@ -55,7 +55,11 @@ class Variant(NamedTuple):
 
 
 class Variants:
-    """List the variants of one model, by its right prompt, all compared texts, and the width of the vectors."""
+    """List the variants of one model.
+
+    prompt: the right prompt. texts: all texts that are compared; their lengths decide the padding. width: of the
+    vectors that are to be explained.
+    """
 
     def __init__(self, encoder: Encoder, prompt: str, texts: Sequence[str], width: int) -> None:
         self.encoder, self.prompt, self.texts, self.width = encoder, prompt, texts, width

@@ -289,7 +289,11 @@ def _compared(subject: Subject, other: Counterpart, inputs: Traces, ours: Traces
 def _show(
     report: Comparison, subject: Subject, keys: Sequence[str], whose: str, against: str, shares: Shares, form: str
 ) -> str:
-    """Write the differences, and return the place of the first one that is too large; "" if there is none."""
+    """Write the differences, and return the place of the first one that is too large; "" if there is none.
+
+    keys: the order of computation. A subject with blocks has one line per place, and all intermediates of the place
+    that has the first difference.
+    """
     summed = sorted(over_kinds(report.compared), key=lambda d: keys.index(d.key))
     places: dict[str, list[Difference]] = {}
     for d in summed:

@@ -329,7 +329,11 @@ def alibi(config: Config, binder: Binder | None = None, side: str = "") -> Alibi
 
 
 def deberta_log_buckets(config: Config, binder: Binder, side: str = "") -> LogBuckets | None:
-    """Read DeBERTa's scheme: rows of distances, and their norm if `norm_rel_ebd` says so; None without it."""
+    """Read DeBERTa's scheme; None unless the config sets `relative_attention`.
+
+    It reads `encoder.rel_embeddings.weight` (2 span, dim), and `encoder.LayerNorm` if `norm_rel_ebd` holds
+    "layer_norm". `max_relative_positions` below 1 means `max_position_embeddings`. Raises CheckpointError.
+    """
     if not config.flag("relative_attention"):
         return None
     buckets, max_positions, rows = deberta_rows(config)

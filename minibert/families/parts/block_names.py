@@ -43,7 +43,10 @@ def by_module(keys: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 class OtherNames:
-    """`steps.Tensors` under other names: names -> the stored ones, and which of how many parts is meant."""
+    """`steps.Tensors` that are stored under other names.
+
+    names  the names of today -> the stored ones, and which of how many parts of that tensor is meant
+    """
 
     def __init__(self, binder: Tensors, names: Callable[[tuple[str, ...]], tuple[tuple[str, ...], int, int]]) -> None:
         self._binder, self._names = binder, names

@@ -300,7 +300,11 @@ class Blocks(Frozen):
     older: Mapping[str, LegacyName] = {}
 
     def is_causal(self, config: Config) -> bool:
-        """Return whether later tokens are masked: as the row says, unless config.json makes every token visible."""
+        """Return whether later tokens are masked: as the row says, unless config.json makes every token visible.
+
+        Raises CheckpointError if config.json makes another model causal: the reference then masks later tokens only
+        in texts without padding.
+        """
         if self.causal(config):
             return stays_causal(config)
         if config.get("is_causal") is not None and stays_causal(config):

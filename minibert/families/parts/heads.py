@@ -212,7 +212,10 @@ def select_tokens(pooling: str, pad_id: int | None, x: Array, real: Array, ids: 
 
 
 def positions_taken(pooling: str, pad_id: int | None, shape: tuple[int, ...], ids: Array | None) -> Array | None:
-    """Return each sequence's position that a head takes, or None for all; "last": the last id but `pad_id`."""
+    """Return the position in each sequence of the one token that a head takes, (batch,); None if it takes all.
+
+    "last" is the last id that is not `pad_id`, or the first if all are; without ids or `pad_id` the last position.
+    """
     if pooling not in ("first", "last"):
         return None
     words = np.ones(shape, bool) if ids is None or pad_id is None else ids != pad_id
@@ -232,7 +235,10 @@ def tied(config: Config) -> bool:
 
 
 def count_labels(config: Config) -> int:
-    """Count the classes: `num_labels`, else the names in `id2label`, else 2; no list of names is made yet."""
+    """Count the classes: `num_labels`, else the names in `id2label`, else 2.
+
+    No list of names is made: before the tensors are read this can be any number.
+    """
     named = _names_of(config)
     if config.get("num_labels") is not None:
         return config.integer("num_labels")

@@ -107,7 +107,10 @@ HEAD_ROWS = 12  # enough for each kernel in `threads.kernels`, with at least `fa
 
 
 def steady(x: Array, weight: Array, bias: Array | None = None) -> Array:
-    """Return `x @ weight^T + bias` for a head; with kernels that allow it, no row changes a bit of another."""
+    """Return `x @ weight^T + bias` for a head. With kernels that allow it, no row changes a bit of another.
+
+    With another kernel and `same_bits=True`, a call has one text.
+    """
     from minibert.threads.kernels import kernel  # here, since no input layer needs it
 
     return steady_linear(x, weight, bias, HEAD_ROWS, kernel().usual.columns)

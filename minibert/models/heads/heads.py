@@ -266,7 +266,11 @@ def ids_of(inputs: Inputs) -> Array | None:
 
 
 def positions_of(head: BoundHead, input_ids: Array | None, keep: Array) -> Array | None:
-    """Return the position of each sequence's token that a head takes, None for all; ValueError for padding."""
+    """Return the position of each sequence's token that a head takes; None if it takes all.
+
+    As in the reference the first position may be padding, and the last one depends on ids, not on the mask. Raises
+    ValueError if the token is padding, whose row is not computed.
+    """
     if head.pooling != "every" and keep.shape[1] == 0:
         raise ValueError(f"{head.name} needs a token of each sequence, found sequences of no token")
     if head.pooling == "last" and head.pad_id is None and len(keep) > 1:

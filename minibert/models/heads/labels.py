@@ -452,7 +452,11 @@ def _pair(pair: Any, i: int) -> Pair:
 
 
 def usual_activation(path: str | None, config: Config, labels: int) -> Activation:
-    """Return a folder's activation, from the first of the three places that sentence-transformers has used for it."""
+    """Return a folder's activation, from the first of the three places that sentence-transformers has used for it.
+
+    path: from the folder's settings. The default is a sigmoid for one label, none for more. Raises CheckpointError for
+    a class that is not computed here.
+    """
     own = config.get("sentence_transformers")
     older = "sbert_ce_default_activation_function"
     if path is not None:

@@ -82,7 +82,10 @@ class WordPipeline(TextPipeline):
 
 
 class WordPrediction(Sentences):
-    """A model that predicts words: behind masks, the next word, and a text continued word by word."""
+    """A model that predicts words: behind masks, the next word, and a text continued word by word.
+
+    ends: returns the ids that end a continued text, from generation_config.json.
+    """
 
     def __init__(self, *model: Any, ends: Callable[[], frozenset[int]] = frozenset, **options: Any) -> None:
         super().__init__(*model, **options)

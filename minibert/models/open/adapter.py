@@ -130,7 +130,11 @@ class Adapter:
         return found
 
     def put_on(self, source: Checkpoint) -> None:
-        """Merge the base's weights when they are bound, and add the head's tensors; refuse other maps and shapes."""
+        """Merge the base's weights when they are bound, and add the head's tensors.
+
+        Base and adapter may have different prefixes. Raises CheckpointError for a layer that the base does not have and
+        for other shapes, before any number is read.
+        """
         if source.merged:
             raise self._refused(f"the base has an adapter too; {MERGE}")
         named = {self._bare(name): name for name in source.names}  # binding refuses two tensors with one name

@@ -44,7 +44,11 @@ class Stack:
         same_bits: bool = False,
         last_map: str = "",
     ) -> None:
-        """`rotary` rotates queries and keys; `others`: path -> module outside the blocks, like the last norm."""
+        """`rotary` rotates queries and keys; `others`: path -> module outside the blocks, like the last norm.
+
+        same_bits: no bit of a text's numbers may depend on the texts around it, even if that costs time. Raises
+        ValueError if this processor's kernel cannot keep it.
+        """
         self.blocks, self.heads, self.causal, self.last_norm = blocks, heads, causal, last_norm
         self.rotary, self.others, self.last_map = rotary, others, last_map
         self.pieces = blocks[0].pieces if blocks else None

@@ -43,7 +43,11 @@ def run_changed(
     change: Mapping[str, Change],
     trace: dict[str, Array] | None = None,
 ) -> Array:
-    """Return the last hidden state of a run with changes, (batch, seq, dim); `trace` receives every intermediate."""
+    """Return the last hidden state of a run with changes: (batch, seq, dim). `trace` receives every intermediate.
+
+    keep (batch, seq): False for padding. Raises TypeError and ValueError for a change that is not finite numbers of the
+    right shape, and ValueError for a name that this run does not compute.
+    """
     shape, seen = (inputs.batch, inputs.seq), set[str]()
     _check_names(layer, stack, change)
     y = np.zeros((*shape, stack.width(layer.dim)), layer.dtype)

@@ -87,7 +87,11 @@ class TextPipeline:
         return found
 
     def stream(self, chunks: Iterable[list[Any]], prefetching: bool = False) -> Iterator[Any]:
-        """Turn chunks of texts into chunks of vectors; with `prefetching` the next one is tokenized meanwhile."""
+        """Turn chunks of texts into chunks of vectors, one after another.
+
+        Memory is bounded by one chunk, or with `prefetching` by two: the next chunk is read and tokenized on another
+        thread while the vectors of this one are computed.
+        """
 
         def numbered() -> Iterator[tuple[list[Any], int]]:
             start = 0

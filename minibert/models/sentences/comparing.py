@@ -192,7 +192,11 @@ def check_widths(first: Vectors, second: Vectors, names: tuple[str, str] = NAMES
 
 
 def compared(compare: Compare, first: Vectors, second: Vectors, names: tuple[str, str], start: int = 0) -> Array:
-    """Return `compare(first, second)`, sparse vectors made dense some at a time; refuse NaN and infinity."""
+    """Return `compare(first, second)`; formulas of `SIMILARITIES` get dense copies of sparse vectors, some at a time.
+
+    start: the number of the first vector of `second`, for messages. Raises ValueError for a vector with NaN or an
+    infinite number, which is searched for only if a score is not finite.
+    """
     with np.errstate(invalid="ignore", over="ignore"):
         if _sparse(first, second) and compare in SIMILARITIES.values():
             found = np.block([[compare(*_written(a, b)) for b in _cut(second)] for a in _cut(first)])

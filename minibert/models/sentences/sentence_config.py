@@ -81,11 +81,14 @@ class SentenceConfig(NamedTuple):
     def of(
         cls, saved: SavedFolder, layer: EmbeddingLayer, config: Config, dtype: np.dtype[Any] | None, dim: int
     ) -> SentenceConfig:
-        """Read the settings of a folder. Raises CheckpointError with the file and the unknown entry.
+        """Read the settings of a folder.
 
         layer, config: those of the encoder; dim: the width of a token's vector. dtype: the format of the dense layers;
-        None: read no weight. Without modules.json a vector is the mean of the tokens, or the last token of a
-        ForCausalLM: as in sentence-transformers.
+        None: read no weight. Without
+        modules.json a vector is the mean of the tokens, or the last token of a ForCausalLM: as in
+        sentence-transformers.
+
+        Raises CheckpointError with the file and the unknown entry.
         """
         longest = layer.max_length
         if layer.family is STATIC:
@@ -327,7 +330,11 @@ class SentenceOptions(NamedTuple):
         return self._replace(prompts=None if prompts is None else dict(given), similarity_fn_name=measure)
 
     def applied_to(self, own: SentenceConfig) -> SentenceConfig:
-        """Return the folder's settings with these options, except `max_seq_length`, which an encoder checks."""
+        """Return the folder's settings with these options, except `max_seq_length`, which an encoder checks.
+
+        Prompts of the folder stay unless one with the same name is passed. Raises ValueError for an option without
+        effect on a folder of this class, and for an unknown default prompt.
+        """
         without = {PAIRS: ("truncate_dim", "similarity_fn_name"), SPARSE: ("truncate_dim",), MULTI: ("truncate_dim",)}
         for name in set(without.get(own.kind, ())) & self.given().keys():
             raise error_of(ValueError, Option(name), f" has no effect on a {own.kind}; leave it out")
