@@ -90,7 +90,7 @@ def _serve_page(arguments: Any) -> None:
             tell(f"{server.url}  Ctrl-C ends it")
             if live.head is None:
                 tell("this model has no head, so the page has no prediction; -m names another model, such as "
-                     "scripts/study/gpt2-words of minibert's source, which predicts letters")  # fmt: skip
+                     "scripts/study/gpt2-novels of minibert's source, which predicts words")  # fmt: skip
             if not arguments.no_browser and has_browser():
                 webbrowser.open(server.url)
             server.serve_forever()

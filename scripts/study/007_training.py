@@ -224,6 +224,14 @@ print(f"logits {found.shape}, at most {off:.0e} from the formulas'")
 assert off < 2e-5
 
 # %% [markdown]
+# ### The same with words
+#
+# `novels.py` beside this file trains a larger GPT-2 with the same functions, on Jane Austen's six novels. Its tokens
+# are words; half an hour of one core makes `gpt2-novels`. On the novels' last tenths, which it never saw, the loss is
+# 4.11 nats a word; counting words has 5.77, counting pairs of words 4.66. `encoder.complete("I do not think",
+# temperature=0.7, seed=1)` goes on with "it does, replied mrs. weston; i am not afraid of it." Eight to twelve words in
+# a row read like English; a whole sentence often loses its way.
+#
 # ## Exercises
 #
 # 1. GPT-2 has 50,257 tokens. What is its loss before training? What is wrong if the first loss is 12?

@@ -32,6 +32,18 @@ LONGEST = POSITIONS - 1  # letters; 14 of 21,719 words are longer
 STEPS, BATCH, RATE, WARM_UP = 2000, 128, 3e-3, 100
 
 
+class Sizes(NamedTuple):
+    """The sizes of a GPT-2: those of `gpt2-words`, or of another one that is trained in the same way."""
+
+    vocab: int = VOCAB
+    positions: int = POSITIONS
+    dim: int = DIM
+    blocks: int = BLOCKS
+
+
+SIZES = Sizes()
+
+
 class Words(NamedTuple):
     """Words as rows: ids (words, 16) has the end token and the letters, targets the letters and the end token.
 
@@ -72,27 +84,27 @@ def as_ids(words: Sequence[str]) -> Words:
     return Words(ids[:, :-1], ids[:, 1:], np.arange(POSITIONS) <= lengths)
 
 
-def random_weights(seed: int = 0) -> Array:
+def random_weights(seed: int = 0, sizes: Sizes = SIZES) -> Array:
     """Draw one vector with all weights of a GPT-2 before training: normal noise, biases 0, norms 1 and 0.
 
     As in GPT-2 the noise is 0.02 wide, and narrower for maps that add to the residual stream.
     """
-    random, dim = np.random.default_rng(seed), DIM
+    random, dim = np.random.default_rng(seed), sizes.dim
 
     def maps(out: int, into: int, width: float = 0.02) -> list[Array]:
         return [width * random.standard_normal(out * into), np.zeros(out)]
 
-    norm, last = [np.ones(dim), np.zeros(dim)], 0.02 / math.sqrt(2 * BLOCKS)
-    parts = [0.02 * random.standard_normal((VOCAB + POSITIONS) * dim)]
-    for _ in range(BLOCKS):
+    norm, last = [np.ones(dim), np.zeros(dim)], 0.02 / math.sqrt(2 * sizes.blocks)
+    parts = [0.02 * random.standard_normal((sizes.vocab + sizes.positions) * dim)]
+    for _ in range(sizes.blocks):
         parts += [*maps(dim, dim), *maps(dim, dim), *maps(dim, dim), *maps(dim, dim, last), *norm]
         parts += [*maps(4 * dim, dim), *maps(dim, 4 * dim, last), *norm]
     return np.concatenate([*parts, *norm]).astype(np.float32)
 
 
-def model_of(vector: Array) -> Gpt2Weights:
+def model_of(vector: Array, sizes: Sizes = SIZES) -> Gpt2Weights:
     """Split the vector into the model's arrays: views, in the order of `random_weights`."""
-    taken, dim = 0, DIM
+    taken, dim = 0, sizes.dim
 
     def take(*shape: int) -> Array:
         nonlocal taken
@@ -103,8 +115,8 @@ def model_of(vector: Array) -> Gpt2Weights:
         return (Linear if len(shape) > 1 else Affine)(take(*shape), take(shape[0]))
 
     square, up, down, norm = (dim, dim), (4 * dim, dim), (dim, 4 * dim), (dim,)
-    tables = take(VOCAB, dim), take(POSITIONS, dim)
-    blocks = [Block(*(parameters(*s) for s in (*[square] * 4, norm, up, down, norm))) for _ in range(BLOCKS)]
+    tables = take(sizes.vocab, dim), take(sizes.positions, dim)
+    blocks = [Block(*(parameters(*s) for s in (*[square] * 4, norm, up, down, norm))) for _ in range(sizes.blocks)]
     model = Gpt2Weights(*tables, blocks, parameters(*norm))
     assert taken == len(vector)
     return model
@@ -123,9 +135,9 @@ def losses(model: Gpt2Weights, words: Words) -> Array:
     return cross_entropy(logits, words.targets)[words.counts]
 
 
-def loss_and_gradient(vector: Array, words: Words, places: int) -> tuple[float, Array]:
+def loss_and_gradient(vector: Array, words: Words, places: int, sizes: Sizes = SIZES) -> tuple[float, Array]:
     """Compute the sum of the losses divided by `places`, and its gradient."""
-    model = model_of(vector)
+    model = model_of(vector, sizes)
     logits = gpt2_model(words.ids, np.ones_like(words.ids), model, HEADS)
     loss = cross_entropy(logits, words.targets)[words.counts].sum() / places
     share = words.counts.astype(logits.dtype) / logits.dtype.type(places)  # padding has no share in the mean
@@ -139,7 +151,7 @@ def rate_at(step: int, steps: int) -> float:
     return RATE * min(step / WARM_UP, 1.0) * (0.55 + 0.45 * math.cos(math.pi * done))
 
 
-def batch_gradient(vector: Array, words: Words, rows: Array) -> tuple[float, Array]:
+def batch_gradient(vector: Array, words: Words, rows: Array, sizes: Sizes = SIZES) -> tuple[float, Array]:
     """Compute the mean loss over the letters of these words, and its gradient.
 
     Two halves of the words are computed at the same time, each with one thread of BLAS, by `minibert.threads`. On one
@@ -149,19 +161,21 @@ def batch_gradient(vector: Array, words: Words, rows: Array) -> tuple[float, Arr
     found: dict[int, tuple[float, Array]] = {}
 
     def half(i: int) -> None:
-        found[i] = loss_and_gradient(vector, words.of(rows[i::2]), places)
+        found[i] = loss_and_gradient(vector, words.of(rows[i::2]), places, sizes)
 
     compute(half, range(2), blas="held")
     return found[0][0] + found[1][0], found[0][1] + found[1][1]
 
 
-def train(vector: Array, words: Words, steps: int = STEPS) -> Iterator[tuple[float, Array]]:
-    """Yield after each step of 128 words the loss before it and the weights after it."""
+def train(
+    vector: Array, words: Words, steps: int = STEPS, batch: int = BATCH, sizes: Sizes = SIZES
+) -> Iterator[tuple[float, Array]]:
+    """Yield after each step, of `batch` rows of words, the loss before it and the weights after it."""
     random = np.random.default_rng(0)
     mean, square = np.zeros_like(vector), np.zeros_like(vector)
     for step in range(1, steps + 1):
-        rows = random.choice(len(words.ids), BATCH, replace=False)
-        loss, gradient = batch_gradient(vector, words, rows)
+        rows = random.choice(len(words.ids), batch, replace=False)
+        loss, gradient = batch_gradient(vector, words, rows, sizes)
         vector, mean, square = adam(vector, gradient, mean, square, step, rate_at(step, steps))
         yield loss, vector
 
