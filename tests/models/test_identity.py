@@ -93,6 +93,13 @@ def test_one_bit_of_each_parameter_changes_it(name: str, tmp_path: Path) -> None
     assert len(seen) == 1 + len(tensors)
 
 
+def doubled(value: Any) -> Any:
+    """Double a setting, and each number of a setting that is an object."""
+    if isinstance(value, dict):
+        return {key: each if isinstance(each, str) else doubled(each) for key, each in value.items()}
+    return value and value * 2
+
+
 @pytest.mark.parametrize("name", every_family())
 def test_each_setting_of_the_config_that_changes_a_number_changes_it(name: str, tmp_path: Path) -> None:
     folder, changes = encoders.write(tmp_path / "model", name), 0
@@ -101,7 +108,7 @@ def test_each_setting_of_the_config_that_changes_a_number_changes_it(name: str, 
     settings = json.loads((folder / "config.json").read_text())
     more = {"rope_theta": 50, "norm_eps": 0.01, "layer_norm_eps": 0.01, "scale_attn_by_inverse_layer_idx": True}
     for key, value in (more | settings).items():
-        for other in (not value,) if isinstance(value, bool) else (None, 7, value and value * 2, "silu"):
+        for other in (not value,) if isinstance(value, bool) else (None, 7, doubled(value), "silu"):
             (folder / "config.json").write_text(json.dumps(settings | {key: other}))
             try:
                 with minibert.load_encoder(folder) as encoder:

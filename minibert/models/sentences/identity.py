@@ -58,6 +58,8 @@ def identity_of(encoder: Sentences, settings: Mapping[str, Any], digests: Mappin
 def parameter_digests(encoder: Sentences) -> dict[str, str]:
     """Return the digest of each parameter that the folder's results need, by its path in the reference."""
     numbers = {f"{path}.{part}": held for path, module in _modules(encoder) for part, held in _parts(module)}
+    parts = (part for block in encoder.stack.blocks for part in block.parts)
+    numbers |= {f"{part.sum}.factor": np.array([part.factor]) for part in parts if part.factor != 1}
     digests = dict.fromkeys(numbers, "")
 
     def compute_digest(path: str) -> None:
