@@ -74,7 +74,8 @@ def parallel_for(work: Callable[[K], object], blocks: Iterable[K], threads: int)
             work(block)
 
     def helper() -> None:
-        begun.append(None)
+        ended = SimpleQueue[None]()
+        begun.append(ended)
         try:
             take(waiting.pop)
         except BaseException as error:  # noqa: BLE001 - not swallowed: the caller raises it
@@ -83,7 +84,7 @@ def parallel_for(work: Callable[[K], object], blocks: Iterable[K], threads: int)
         finally:
             ended.put(None)
 
-    begun, ended = list[None](), SimpleQueue[None]()
+    begun = list[SimpleQueue[None]]()  # one for each helper, which puts None at its end
     try:
         for _ in range(min(threads, len(waiting), MOST_THREADS) - 1):
             _help(helper)
@@ -93,7 +94,7 @@ def parallel_for(work: Callable[[K], object], blocks: Iterable[K], threads: int)
         raise
     finally:
         waiting.clear()  # a helper that begins from here on finds no block
-        for _ in begun.copy():
+        for ended in begun.copy():
             ended.get()
     if failed:
         raise failed.pop(0)

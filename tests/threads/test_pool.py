@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -94,6 +95,30 @@ def test_ctrl_c_waits_for_nothing_and_another_error_for_what_is_under_way(error:
         parallel_for(work, range(9), 2)
     assert ended == ([8] if error is ValueError else [])  # and no further one was begun
     goes_on.set()
+
+
+def test_a_late_helper_ends_no_wait_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second helper begins while the caller waits for the block of the first."""
+    main, start, late = threading.get_ident(), pool.start_new_thread, list[Any]()
+    begun, returned, done = threading.Event(), threading.Event(), list[int]()
+    monkeypatch.setattr(
+        pool, "start_new_thread", lambda *given: late.append(given) if begun.is_set() else start(*given)
+    )
+
+    def work(block: int) -> None:
+        if threading.get_ident() != main:
+            begun.set()
+            returned.wait(0.1)  # meanwhile the caller computes its blocks and begins to wait
+            for run, arguments in late:
+                run(*arguments)
+            returned.wait(0.1)
+        done.append(block)
+
+    help_ = pool._help
+    monkeypatch.setattr(pool, "_help", lambda work: help_(work) and begun.wait())
+    parallel_for(work, range(3), 3)
+    assert sorted(done) == [0, 1, 2] and len(late) == 1
+    returned.set()
 
 
 def test_an_error_of_a_helper_reaches_the_caller() -> None:
