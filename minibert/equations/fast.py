@@ -21,7 +21,7 @@ from .input_layer import Array
 # outputs * width = 10^6. A usual product packs the whole weight at each call: most of the time of a short text
 PANEL = 64  # outputs of a panel: the fastest of 32 to 128
 CUT = 448  # inputs summed at a time, as in OpenBLAS's usual product
-FEW = 32  # rows of a product with panels: FEW * PANEL * CUT is below 10^6
+FEW = 32  # rows of one product with a panel: FEW * PANEL * CUT is below 10^6; more rows are cut, 16 are slower
 
 # the fewest outputs of a product: with fewer, BLAS may use another kernel (see `steady_linear`)
 OUTPUTS = 128
@@ -47,19 +47,22 @@ def linear(x: Array, weight: Array, bias: Array | None = None, out: Array | None
 
 
 class Panels(NamedTuple):
-    """A weight (out, in) in panels of PANEL outputs, for products of 2 to FEW rows.
+    """A weight (out, in) in panels of PANEL outputs, for products that need no packing.
 
-    pieces: inputs -> the weights of these inputs, (out / PANEL, inputs, PANEL). The inputs are cut as in
-    OpenBLAS, so each number has the bits of the usual product.
+    pieces: inputs -> the weights of these inputs, (out / PANEL, inputs, PANEL). The inputs are cut as in OpenBLAS, so
+    each number has the bits of the usual product.
     """
 
     pieces: tuple[tuple[slice, Array], ...]
 
     @classmethod
-    def of(cls, weight: Array) -> Panels:
-        """Lay out a weight (out, in), with `out` a multiple of PANEL; without a copy if its memory is (in, out).
+    def of(cls, weight: Array, memory: Array | None = None) -> Panels:
+        """Lay out a weight (out, in), with `out` a multiple of PANEL, in `memory`, as many numbers in one row.
 
-        >>> [panels.shape for _, panels in Panels.of(np.ones((128, 900))).pieces]
+        Without `memory` nothing is copied: the numbers of the weight must then lie in the order (in, out).
+
+        >>> weight = np.ones((128, 900), np.float32)
+        >>> [panels.shape for _, panels in Panels.of(weight, np.empty(weight.size, np.float32)).pieces]
         [(2, 448, 64), (2, 240, 64), (2, 212, 64)]
         """
         outputs, width = weight.shape
@@ -67,8 +70,15 @@ class Panels(NamedTuple):
         while (left := width - edges[-1]) > 0:  # a rest below two cuts is halved, at a multiple of 16
             edges.append(edges[-1] + (CUT if left >= 2 * CUT else left if left <= CUT else -(-(left // 2) // 16) * 16))
         panels = weight.reshape(outputs // PANEL, PANEL, width).transpose(0, 2, 1)
-        pieces = ((slice(*edge), panels[:, slice(*edge)]) for edge in pairwise(edges))
-        return cls(tuple((some, each if each.strides[-1] == each.itemsize else each.copy()) for some, each in pieces))
+        pieces = list[tuple[slice, Array]]()
+        for begin, end in pairwise(edges):
+            piece = panels[:, begin:end]
+            if memory is not None:
+                copy = memory[outputs * begin : outputs * end].reshape(piece.shape)
+                np.copyto(copy, piece)
+                piece = copy
+            pieces.append((slice(begin, end), piece))
+        return cls(tuple(pieces))
 
     def part(self, outputs: slice) -> Panels | None:
         """Return the panels of some outputs; None unless the outputs begin and end with a panel."""
@@ -78,10 +88,18 @@ class Panels(NamedTuple):
         return Panels(tuple((inputs, each[some]) for inputs, each in self.pieces))
 
     def linear(self, x: Array, bias: Array | None, out: Array) -> Array:
-        """Compute `linear` of 2 to FEW rows x (rows, in), into `out` (rows, out)."""
+        """Compute `linear` of x (rows, in), into `out` (rows, out), FEW rows at a time. A single row has other bits."""
+        whole = len(x) // FEW * FEW
         for inputs, panels in self.pieces:
             y = np.empty_like(out) if inputs.start else out
-            np.matmul(x[:, inputs], panels, out=y.reshape(len(x), -1, PANEL).swapaxes(0, 1))
+            if whole:
+                pieces = x[:whole].reshape(-1, FEW, x.shape[1])[..., inputs]
+                np.matmul(
+                    pieces, panels[:, None], out=y[:whole].reshape(-1, FEW, len(panels), PANEL).transpose(2, 0, 1, 3)
+                )
+            if whole < len(x):
+                rest = y[whole:].reshape(len(x) - whole, len(panels), PANEL)
+                np.matmul(x[whole:, inputs], panels, out=rest.swapaxes(0, 1))
             if inputs.start:
                 out += y
         return out if bias is None else np.add(out, bias, out=out)

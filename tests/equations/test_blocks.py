@@ -132,8 +132,8 @@ def test_fast_linear(rows: int, dtype: str) -> None:
 @pytest.mark.parametrize("width", [1, 7, 448, 449, 896, 1536])
 def test_panels(width: int) -> None:
     weight, bias = numbers(192, width, salt=1), numbers(192, salt=2)
-    laid = [fast.Panels.of(weight), fast.Panels.of(np.asfortranarray(weight))]
-    for rows in (2, 3, fast.FEW):
+    laid = [fast.Panels.of(weight, np.empty(weight.size, "f4")), fast.Panels.of(np.asfortranarray(weight))]
+    for rows in (2, 3, fast.FEW, fast.FEW + 1, 3 * fast.FEW + 4):
         x, out = numbers(rows, width), np.empty((rows, 192), np.float32)
         want = linear(x.astype(np.float64), weight.astype(np.float64), bias.astype(np.float64))
         for panels in laid:

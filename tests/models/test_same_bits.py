@@ -129,18 +129,18 @@ def test_weights_that_are_copied_stand_as_they_are_read(name: str) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"mmap": True}, {"mmap": False}], ids=str)
 @pytest.mark.parametrize("name", BLOCKS)
-def test_few_tokens_take_panels(name: str, options: dict[str, bool], tmp_path: Path) -> None:
-    """Of sizes that have them, with a width that BLAS cuts; wherever the weights are, the bits are those of many."""
+def test_panels_keep_the_bits(name: str, options: dict[str, bool], tmp_path: Path) -> None:
+    """Sizes that have panels, with a width that BLAS cuts: the bits are the same in any batch, wherever weights are."""
     larger = {DIM: 64, 48: 512, 12: 512}  # of two sizes: the width, and what lies between two maps
     wide = {key: larger.get(value, value) for key, value in OTHER_SIZES.get(name, SIZES).items()}
     with mock.patch.multiple(encoders, DIM=64, LONGEST=LONGEST + 2):
         folder = encoders.write(tmp_path, name, **wide)
     with minibert.load_encoder(folder, threads=1, **options) as encoder:
-        ids, mask = batch([3, 17, 31, 32, 1, 2, 40])
+        ids, mask = batch([3, 17, 31, 32, 1, 2, 40, 88])
         whole = all(module.shape[0] % 64 == 0 for _, module in encoder.stack._maps)
         assert whole or name not in ("bert", "gpt2", "modernbert", "distilbert", "roberta", "nomic_bert")
         laid = whole and kernel().small and (not options.get("mmap") or name == "gpt2")
-        assert encoder.stack.takes_panels(32) == laid and not encoder.stack.takes_panels(33)
+        assert encoder.stack.panels == laid
         if kernel().always:
             assert not off_alone(lambda ids, mask: encoder(ids, attention_mask=mask), ids, mask)
         found = encoder.trace(ids[:1, :3])  # a trace takes them too
@@ -159,11 +159,11 @@ def test_panels_with_every_kernel(name: str, tmp_path: Path, monkeypatch: pytest
         usual = encoder(ids, attention_mask=mask)
     monkeypatch.setattr(load_encoder, "kernel", lambda: Kernel("of any name", Rows(), Rows(), small=True))
     with minibert.load_encoder(folder) as encoder:
-        assert encoder.stack.takes_panels(32)
+        assert encoder.stack.panels
         assert np.abs(encoder(ids, attention_mask=mask) - usual).max() < LAST_BITS
     monkeypatch.setattr(load_encoder, "memory", lambda: 1000)  # bytes: no place for a copy
     with minibert.load_encoder(folder) as encoder:
-        assert encoder.stack.takes_panels(32) == (name == "gpt2")  # whose panels are views
+        assert encoder.stack.panels == (name == "gpt2")  # whose panels are views
 
 
 @pytest.mark.parametrize("width", [40, 56])

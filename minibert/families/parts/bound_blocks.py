@@ -79,8 +79,8 @@ def activation_of(config: Config, key: Key) -> Activation:
     return ACTIVATIONS[name]
 
 
-def lay_out(maps: Sequence[Linear], halved: bool, copied: bool) -> None:
-    """Split the weight that these maps share into panels, if possible; without `copied`, only as views of the weight.
+def lay_out(maps: Sequence[Linear], halved: bool, memory: Array | None) -> None:
+    """Split the weight that these maps share into panels if possible: a copy in `memory`, or else a view.
 
     With `halved`, each half of the weight is one map. A weight that is converted at each use is left unchanged.
     """
@@ -88,12 +88,16 @@ def lay_out(maps: Sequence[Linear], halved: bool, copied: bool) -> None:
     if first.stored or first.dtype != np.float32 or first.shape[0] % (PANEL * (1 + halved)):
         return
     weight = first.matrix(ScratchBuffer())
-    if first.column_major or copied:
+    if first.column_major:
         panels = Panels.of(weight)
-        if map_of(weight) and not first.column_major:
+    elif memory is not None:
+        panels = Panels.of(weight, memory)
+        if map_of(weight):
             forget(weight)
-        for each in maps:
-            each.panels = panels
+    else:
+        return
+    for each in maps:
+        each.panels = panels
 
 
 class BoundAttention(NamedTuple):

@@ -20,6 +20,7 @@ from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, Bou
 from minibert.families.parts.modules import Linear
 from minibert.files.tables import ScratchBuffer
 from minibert.threads.computing import Blas, compute, spreads
+from minibert.threads.cores import blas_takes
 from minibert.threads.kernels import PAIRS, Rows, Shape, kernel, one_sum, rows_for
 
 from .attention import KeyValueCache
@@ -100,22 +101,18 @@ class Stack:
         """The smallest number of rows in a product."""
         return max((self.rows.fewest(*shape) for shape in self.shapes), default=1)
 
-    def takes_panels(self, tokens: int) -> bool:
-        """Return whether products for this many tokens use panels of the weights."""
-        return tokens <= FEW and self._panels
-
-    def layout(self, lengths: Array, rows: Rows | None, panels: bool) -> tuple[Layout, bool]:
-        """Return the layout of sequences of these lengths, and whether their products use panels, if `panels` permits.
+    def layout(self, lengths: Array, rows: Rows | None, panels: bool) -> Layout:
+        """Return the layout of sequences of these lengths for products with panels or without.
 
         rows: None for no padding rows, the fastest for a single row: generation runs one text token by token.
         """
         if rows is None:
-            return Layout.of(lengths, Rows()), False
-        few = panels and self.takes_panels(int(lengths.sum()))
-        return Layout.of(lengths, *((PAIRS, 1) if few else (rows, self.fewest))), few
+            return Layout.of(lengths, Rows())
+        return Layout.of(lengths, *((PAIRS, 1) if panels else (rows, self.fewest)))
 
     @cached_property
-    def _panels(self) -> bool:
+    def panels(self) -> bool:
+        """Whether the weights of all matrix products are laid out as panels too."""
         return bool(self._maps) and all(each.panels for _, each in self._maps)
 
     @cached_property
@@ -178,14 +175,14 @@ def run_model(
     # or through attention's sums over a text's tokens
     shares = stack.shares and one_sum(int(packed.lengths.max(initial=0)))
     single_threaded = (single_threaded or stack.promised) and not shares
-    # on idle cores BLAS's threads share a short text's products; otherwise use panels, which need no BLAS threads
-    blas: Blas = "small" if stack.takes_panels(packed.inputs.seq) else "held"
-    if not single_threaded and len(tiles) == 1 and spreads(threads):
+    # on idle cores BLAS's threads share the products of one text; a short one is as fast with panels on one core
+    blas: Blas = "small" if stack.panels and (packed.inputs.seq <= FEW or blas_takes() == 1) else "held"
+    if blas == "held" and not single_threaded and len(tiles) == 1 and spreads(threads):
         blas = "own"
 
     def work(tile: Packed) -> None:
         taken = take(tile) if take and not stack.each_text else None
-        x = run_blocks(stack, rows(tile), tile, taken, panels=blas == "small")
+        x = run_blocks(stack, rows(tile), tile, taken, panels=blas != "own")
         for part, own in _by_text(tile, x, take) if stack.each_text else [(tile, x)]:
             put(part, own)
 
@@ -212,15 +209,16 @@ def run_blocks(
 ) -> Array:
     """Run all blocks and the last norm and map on a tile: x (tokens, dim) -> (tokens, dim). x may be overwritten.
 
-    take: the rows that the last block returns, None for all. panels: whether few tokens use panels; the bits are the
-    same without. cache: the tokens follow the cached tokens of one text, and are added to the cache.
+    take: the rows that the last block returns, None for all. panels: whether to use panels if they are there; the bits
+    are the same without. cache: the tokens follow the cached tokens of one text, and are added to the cache.
     """
     blocks, last, last_map, pieced = stack.bound if hook is None else stack.bind(hook)
     past, whole, dtype = cache.length if cache else 0, hook is not None, x.dtype
     # a hook receives the tokens of a tile without padding rows
     rows = kernel().usual if hook and stack.rows.text > 1 else stack.rows
 
-    layout, few = stack.layout(tile.lengths, None if cache else rows, panels)
+    panels = panels and stack.panels and not cache
+    layout = stack.layout(tile.lengths, None if cache else rows, panels)
     x = layout.filled(x)
     if blocks:
         groups = [group for group in tile.groups(stack.by_distance, rows.text) if group.length or whole]
@@ -232,15 +230,15 @@ def run_blocks(
             angles = {each: (*rotary.rotary(positions, each), rotary.pairing) for each in stack.rotations}
             growth = rotary.query_factor(positions)
         shared = _shared_terms(stack.schemes, pieces) if stack.schemes else {}
-        run = Run(rows, pieces, angles, growth, shared, Scratch(layout.rows, dtype), ScratchBuffer(), cache, few)
+        run = Run(rows, pieces, angles, growth, shared, Scratch(layout.rows, dtype), ScratchBuffer(), cache, panels)
         if pieced:
             run = run._replace(fed=pieced(run, x))
     for i, block in enumerate(blocks):
         if hook and i:
             hook.rows(f"hidden_states.{i}", x)
         if take is not None and i + 1 == len(blocks):
-            layout, few = stack.layout(np.array([len(take)]), None if cache else rows, panels)
-            run = run._replace(take=layout.filled(take), few=few)
+            layout = stack.layout(np.array([len(take)]), None if cache else rows, panels)
+            run = run._replace(take=layout.filled(take))
         for works, add, post_norm, attends in block:
             y = x
             for work in works:

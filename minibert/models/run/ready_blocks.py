@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from minibert.equations.fast import FEW, activated, attention_scores, faster, linear, softmax
+from minibert.equations.fast import activated, attention_scores, faster, linear, softmax
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, BoundFeedForward, BoundPieces, Modules
 from minibert.families.parts.modules import Linear
@@ -65,7 +65,7 @@ class Run(NamedTuple):
     scratch: Scratch
     weights: ScratchBuffer  # for converting stored weights
     cache: KeyValueCache | None
-    few: bool  # products use panels
+    panels: bool  # products use panels
     fed: Array | None = None  # the pieces of all blocks: (tokens, blocks, width)
     take: Array | None = None  # the rows that the last block keeps after its attention
 
@@ -176,7 +176,7 @@ def mapping(module: Linear, name: str) -> Work:
     def work(run: Run, x: Array) -> Array:
         matrix = module.matrix(run.weights) if weight is None else weight
         out, columns = run.scratch[name, len(x), width], run.rows.columns
-        if run.few and panels and len(x) <= FEW:  # in the last block few tokens may be taken of many
+        if run.panels and panels:
             return panels.linear(x, bias, out)
         if column_major or len(x) > columns:
             return linear(x, matrix, bias, out)
