@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minibert.equations.fast import FEW
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, BoundFeedForward
 from minibert.families.parts.modules import Linear
@@ -29,6 +28,8 @@ from .ready_blocks import Hook, Norms, Parts, Run, Scratch, Work, hooked, mappin
 
 if TYPE_CHECKING:
     from minibert.families.parts.attention_schemes import Rotary
+
+SHORT = 48  # tokens of a text that panels on one core compute as fast as BLAS's threads do on two
 
 
 class Stack:
@@ -176,7 +177,7 @@ def run_model(
     shares = stack.shares and one_sum(int(packed.lengths.max(initial=0)))
     single_threaded = (single_threaded or stack.promised) and not shares
     # on idle cores BLAS's threads share the products of one text; a short one is as fast with panels on one core
-    blas: Blas = "small" if stack.panels and (packed.inputs.seq <= FEW or blas_takes() == 1) else "held"
+    blas: Blas = "small" if stack.panels and (packed.inputs.seq <= SHORT or blas_takes() == 1) else "held"
     if blas == "held" and not single_threaded and len(tiles) == 1 and spreads(threads):
         blas = "own"
 
