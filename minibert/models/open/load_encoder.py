@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Mapping
 from functools import cache, partial
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -305,25 +304,14 @@ def _lay_out(blocks: tuple[BoundBlock, ...], copied: bool, threads: int | None) 
         if isinstance(module, Linear):
             shared.setdefault(id(module.source), []).append(module)
     halved = {id(block.modules[own.up].source) for block in blocks if (own := block.feed_forward).up == own.gate}
-    ends = dict(zip(shared, accumulate(math.prod(maps[0].shape) for maps in shared.values()), strict=True))
-    size = max(ends.values(), default=0)
-    copied = copied and size * np.dtype(np.float32).itemsize <= memory() // 2
-    buffer = _cache_lines(size) if copied else None
-
-    def lay_out_one(weight: int) -> None:
-        maps = shared[weight]
-        numbers = None if buffer is None else buffer[ends[weight] - math.prod(maps[0].shape) : ends[weight]]
-        lay_out(maps, weight in halved, numbers)
-
+    sizes = {weight: math.prod(maps[0].shape) for weight, maps in shared.items()}
+    parts: dict[int, Array] = {}  # a weight -> the memory for its copy
+    if copied and sum(sizes.values()) * np.dtype(np.float32).itemsize <= memory() // 2:
+        # one large buffer, since NumPy asks the system for huge pages from 4 MiB on, and from the beginning of a cache
+        # line of 64 bytes: a short text's products then take two thirds of the time
+        buffer = np.empty(sum(sizes.values()) + 16, np.float32)
+        begin = -buffer.ctypes.data % 64 // buffer.itemsize
+        for weight, size in sizes.items():
+            parts[weight] = buffer[begin : (begin := begin + size)]
     count = cores() if threads is None else threads
-    parallel_for(lay_out_one, [*shared], count)
-
-
-def _cache_lines(count: int) -> Array:
-    """Return memory for so many float32 numbers that begins with a cache line of 64 bytes.
-
-    One large buffer, since NumPy asks the system for huge pages from 4 MiB on: a short text's products then take two
-    thirds of the time, because they read every weight once.
-    """
-    buffer = np.empty(count + 16, np.float32)
-    return buffer[-buffer.ctypes.data % 64 // buffer.itemsize :][:count]
+    parallel_for(lambda weight: lay_out(shared[weight], weight in halved, parts.get(weight)), [*shared], count)
