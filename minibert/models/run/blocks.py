@@ -8,12 +8,14 @@ one length. Therefore nothing is computed for padding, and masks hide only later
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minibert.equations.fast import FEW
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, BoundFeedForward
 from minibert.families.parts.modules import Linear
@@ -112,9 +114,12 @@ class Stack:
         return Layout.of(lengths, *((PAIRS, 1) if panels else (rows, self.fewest)))
 
     @cached_property
-    def panels(self) -> bool:
-        """Whether the weights of all matrix products are laid out as panels too."""
-        return bool(self._maps) and all(each.panels for _, each in self._maps)
+    def panel_rows(self) -> int:
+        """The most rows of products with panels: 0 without panels, FEW if some are views, whose rows lie far apart."""
+        pieces = [piece for _, each in self._maps if each.panels for _, piece in each.panels.pieces]
+        if not pieces or not all(each.panels for _, each in self._maps):
+            return 0
+        return sys.maxsize if all(piece.flags.c_contiguous for piece in pieces) else FEW
 
     @cached_property
     def each_text(self) -> bool:
@@ -177,7 +182,8 @@ def run_model(
     shares = stack.shares and one_sum(int(packed.lengths.max(initial=0)))
     single_threaded = (single_threaded or stack.promised) and not shares
     # on idle cores BLAS's threads share the products of one text; a short one is as fast with panels on one core
-    blas: Blas = "small" if stack.panels and (packed.inputs.seq <= SHORT or blas_takes() == 1) else "held"
+    tokens = packed.inputs.seq
+    blas: Blas = "small" if tokens <= stack.panel_rows and (tokens <= SHORT or blas_takes() == 1) else "held"
     if blas == "held" and not single_threaded and len(tiles) == 1 and spreads(threads):
         blas = "own"
 
@@ -218,7 +224,7 @@ def run_blocks(
     # a hook receives the tokens of a tile without padding rows
     rows = kernel().usual if hook and stack.rows.text > 1 else stack.rows
 
-    panels = panels and stack.panels and not cache
+    panels = panels and tile.inputs.seq <= stack.panel_rows and not cache
     layout = stack.layout(tile.lengths, None if cache else rows, panels)
     x = layout.filled(x)
     if blocks:
