@@ -79,16 +79,18 @@ def activation_of(config: Config, key: Key) -> Activation:
     return ACTIVATIONS[name]
 
 
-def lay_out(maps: Sequence[Linear], halved: bool, memory: Array | None) -> None:
-    """Split the weight that these maps share into panels if possible: a copy in `memory`, or else a view.
+def fills_panels(linear: Linear, halved: bool) -> bool:
+    """Return whether a weight can be split into panels; a weight that is converted at each use cannot.
 
-    With `halved`, each half of the weight is one map. A weight that is converted at each use is left unchanged.
+    With `halved`, each half of the weight is one map.
     """
-    first = maps[0]
-    if first.stored or first.dtype != np.float32 or first.shape[0] % (PANEL * (1 + halved)):
-        return
-    weight = first.matrix(ScratchBuffer())
-    if first.column_major:
+    return not linear.stored and linear.dtype == np.float32 and not linear.shape[0] % (PANEL * (1 + halved))
+
+
+def lay_out(maps: Sequence[Linear], memory: Array | None) -> None:
+    """Split the weight that these maps share into panels: a copy in `memory`, or views if it is column-major."""
+    weight = maps[0].matrix(ScratchBuffer())
+    if maps[0].column_major:
         panels = Panels.of(weight)
     elif memory is not None:
         panels = Panels.of(weight, memory)

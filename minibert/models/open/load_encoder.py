@@ -14,7 +14,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, UnknownFamilyError, warn
 from minibert.families.parts.block_parts import Blocks
-from minibert.families.parts.bound_blocks import BoundBlock, lay_out
+from minibert.families.parts.bound_blocks import BoundBlock, fills_panels, lay_out
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import architectures
 from minibert.families.parts.modules import Embedding, Linear
@@ -304,9 +304,11 @@ def _lay_out(blocks: tuple[BoundBlock, ...], copied: bool, threads: int | None) 
         if isinstance(module, Linear):
             shared.setdefault(id(module.source), []).append(module)
     halved = {id(block.modules[own.up].source) for block in blocks if (own := block.feed_forward).up == own.gate}
-    sizes = {weight: math.prod(maps[0].shape) for weight, maps in shared.items()}
+    if not all(fills_panels(maps[0], weight in halved) for weight, maps in shared.items()):
+        return  # a run uses panels for all products or for none
+    sizes = {weight: math.prod(maps[0].shape) for weight, maps in shared.items() if not maps[0].column_major}
     parts: dict[int, Array] = {}  # a weight -> the memory for its copy
-    if copied and sum(sizes.values()) * np.dtype(np.float32).itemsize <= memory() // 2:
+    if copied and sizes and sum(sizes.values()) * np.dtype(np.float32).itemsize <= memory() // 2:
         # one large buffer, since NumPy asks the system for huge pages from 4 MiB on, and from the beginning of a cache
         # line of 64 bytes: a short text's products then take two thirds of the time
         buffer = np.empty(sum(sizes.values()) + 16, np.float32)
@@ -314,4 +316,4 @@ def _lay_out(blocks: tuple[BoundBlock, ...], copied: bool, threads: int | None) 
         for weight, size in sizes.items():
             parts[weight] = buffer[begin : (begin := begin + size)]
     count = cores() if threads is None else threads
-    parallel_for(lambda weight: lay_out(shared[weight], weight in halved, parts.get(weight)), [*shared], count)
+    parallel_for(lambda weight: lay_out(shared[weight], parts.get(weight)), [*shared], count)
