@@ -47,6 +47,18 @@ def to(dtype: str) -> Change:
     return lambda model: model.to(getattr(torch, dtype))
 
 
+def loaded_as(dtype: str) -> Change:
+    """Round parameters as `from_pretrained(dtype=...)` does; `model.bfloat16()` rounds rotary frequencies too."""
+
+    def change(model: Any) -> None:
+        import torch
+
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(getattr(torch, dtype))
+
+    return change
+
+
 def half_as_transformers(model: Any) -> None:
     """T5's `_keep_in_fp32_modules`."""
     import torch
@@ -99,10 +111,10 @@ HONEST: dict[str, Honest] = {
     "BERT in float64": Honest(Planted("bert", {}, lambda model: model.double())),
     "BERT in float16": Honest(Planted("bert", {}, lambda model: model.half()), "float16"),
     "GPT-2 in float16": Honest(Planted("gpt2", {}, lambda model: model.half()), "float16"),
-    "Qwen3 in float16": Honest(Planted("qwen3", {}, lambda model: model.half()), "float16"),
-    "ModernBERT in float16": Honest(Planted("modernbert", {}, lambda model: model.half()), "float16"),
+    "Qwen3 in float16": Honest(Planted("qwen3", {}, loaded_as("float16")), "float16"),
+    "ModernBERT in float16": Honest(Planted("modernbert", {}, loaded_as("float16")), "float16"),
     "BERT in bfloat16": Honest(Planted("bert", {}, lambda model: model.bfloat16()), "bfloat16"),
-    "Qwen3 in bfloat16": Honest(Planted("qwen3", {}, lambda model: model.bfloat16()), "bfloat16"),
+    "Qwen3 in bfloat16": Honest(Planted("qwen3", {}, loaded_as("bfloat16")), "bfloat16"),
     "products alone in bfloat16 (autocast)": Honest(Planted("bert", {}, autocast), "bfloat16"),
 }
 
