@@ -195,10 +195,17 @@ def _computed(
             wrong = " takes its ranges from the first shard, which has one vector; pass more rows, or another precision"
             raise error_of(ValueError, Option("precision", meta["precision"]), wrong)
         meta = {**meta, "ranges": ranges_of(numbers).tolist()}
-    added = {"shards": 1, "read": len(texts), "rows": len(good), "cut": len(truncated), "skipped": len(bad)}
-    counts = {name: meta[name] + count for name, count in added.items()}
-    own = {"left_out": [f"{places[i]}: {NO_TEXT}" for i in bad], "at": meta["read"] + good[-1] if good else None}
-    return vectors, {**meta, **counts, "truncated": len(truncated), **own}
+    return vectors, {
+        **meta,
+        "shards": meta["shards"] + 1,
+        "read": meta["read"] + len(texts),
+        "rows": meta["rows"] + len(good),
+        "cut": meta["cut"] + len(truncated),
+        "truncated": len(truncated),
+        "skipped": meta["skipped"] + len(bad),
+        "left_out": [f"{places[i]}: {NO_TEXT}" for i in bad],
+        "at": meta["read"] + good[-1] if good else None,
+    }
 
 
 def _refuse_text(texts: list[str], places: list[str], model: TextModel) -> None:

@@ -84,8 +84,12 @@ def run(arguments: Any) -> None:
     options = {name: getattr(arguments, name) for name in ("prompt_name", "prompt", "same_bits")}
     memory = {name: getattr(arguments, name) for name in ("threads", "mmap")}  # a continued run may change these
     model = open_vectors(arguments.model, asked=sentences, **from_hub(arguments), **options, **memory)
-    settings = {"minibert": arguments.version, "model": arguments.model, **options}
-    settings["options"] = sentences.given() or None
+    settings = {
+        "minibert": arguments.version,
+        "model": arguments.model,
+        **options,
+        "options": sentences.given() or None,
+    }
     with model.model:
         before = last_metadata(folder)
         try:

@@ -242,9 +242,8 @@ def check_ids(ids: ArrayLike, rows: int, name: str = "ids", first: int = 0) -> A
     checked = ids.astype(np.int64, copy=False)
     if ids.dtype.kind == "u":
         first = 0  # otherwise 2^64 - 1, which is -1 in int64, would pass as -1
-    if (checked - first if first else checked).view(
-        np.uint64
-    ).max() >= rows - first:  # unsigned, -1 is the largest number
+    unsigned = (checked - first if first else checked).view(np.uint64)  # -1 is the largest number
+    if unsigned.max() >= rows - first:
         where = tuple(int(i) for i in np.argwhere((checked < first) | (checked >= rows))[0])
         at = f"{name}[{', '.join(map(str, where))}]" if where else name
         hint = "; is this the right tokenizer?" if name.partition("[")[0] in ("ids", "input_ids") else ""

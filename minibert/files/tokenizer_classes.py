@@ -161,9 +161,15 @@ def _from_bytes(lib: Any, *steps: Any) -> Any:
 
 
 def _bpe(ending: str | None = "", unknown: str | None = None) -> dict[str, Any]:
-    marks = {"continuing_subword_prefix": None if ending is None else "", "end_of_word_suffix": ending}
-    off = dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False)
-    return {"dropout": None, "unk_token": unknown, **marks, **off}
+    return {
+        "dropout": None,
+        "unk_token": unknown,
+        "continuing_subword_prefix": None if ending is None else "",
+        "end_of_word_suffix": ending,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+    }
 
 
 def _spaces(lib: Any, scheme: str) -> tuple[Any, Any]:

@@ -146,9 +146,12 @@ class Live:
         shown = np.argsort(-chosen, kind="stable")[:SHOWN].tolist()
         last = self.head.name == "next_word" and token + 1 == len(ids)
         name = partial(token_name, self.encoder)
-        words, sampled = [[name(i), float(plain[i]), float(after[i])] for i in shown], [name(word), float(after[word])]
-        appended = tokenizer.decode([*ids, word])[len(tokenizer.decode(ids)) :] if last else None
-        return {"words": words, "kept": int(np.count_nonzero(after)), "sampled": sampled, "appended": appended}
+        return {
+            "words": [[name(i), float(plain[i]), float(after[i])] for i in shown],
+            "kept": int(np.count_nonzero(after)),
+            "sampled": [name(word), float(after[word])],
+            "appended": tokenizer.decode([*ids, word])[len(tokenizer.decode(ids)) :] if last else None,
+        }
 
     def cell(self, sent: Any) -> dict[str, Any]:
         """Compute one cell of attention, number by number: see `opened_cell`."""
@@ -177,10 +180,13 @@ class Live:
         patched = patching_map(self.encoder, state.text, state.beside, token)
         name = partial(token_name, self.encoder)
         pairs = patched.ids.T.tolist()
-        tokens = [name(one) if one == two else f"{name(one)} | {name(two)}" for one, two in pairs]
-        chances = np.exp([patched.clean, patched.corrupted]).tolist()
-        mapped = {"token": patched.token, "word": name(patched.label), "chances": chances}
-        return {"shares": patched.shares.tolist(), "tokens": tokens, **mapped}
+        return {
+            "shares": patched.shares.tolist(),
+            "tokens": [name(one) if one == two else f"{name(one)} | {name(two)}" for one, two in pairs],
+            "token": patched.token,
+            "word": name(patched.label),
+            "chances": np.exp([patched.clean, patched.corrupted]).tolist(),
+        }
 
     def saved(self, sent: Any) -> dict[str, str]:
         """Write one state as a page that needs no server; the page contains the question."""
@@ -226,18 +232,26 @@ class Live:
         return Runs(run, run._replace(beside=None) if as_typed else self._runs(state.typed).typed)
 
     def _live(self, state: State, runs: Runs) -> dict[str, Any]:
-        about = {"family": self.layer.family.model_type, "half": len(self.layer.family.sides) > 1}
-        numbers: dict[str, Any] = {"state": state.as_json, **about, "blocks": 0, "words": False}
+        numbers: dict[str, Any] = {
+            "state": state.as_json,
+            "family": self.layer.family.model_type,
+            "half": len(self.layer.family.sides) > 1,
+            "blocks": 0,
+            "words": False,
+        }
         if self.encoder is None:
             return numbers
         blocks = len(self.encoder.stack.blocks)
         weights = np.stack([runs.run.trace[f"attentions.{i}"][0] for i in range(blocks)])
         tokenizer, input_ids = self.layer.tokenizer, runs.run.batch["input_ids"][0]
         separator = tokenizer.named.get("sep")
-        words = self.head is not None and self.head.name in WORD_HEADS
-        kinds = named_kinds(weights, input_ids, tokenizer.id_of(separator) if separator else None, separator)
-        change, terms = self._change(self.encoder, runs), _terms(self.encoder, runs.run.batch)
-        return numbers | {"blocks": blocks, "words": words, "kinds": kinds, "change": change, "terms": terms}
+        return numbers | {
+            "blocks": blocks,
+            "words": self.head is not None and self.head.name in WORD_HEADS,
+            "kinds": named_kinds(weights, input_ids, tokenizer.id_of(separator) if separator else None, separator),
+            "change": self._change(self.encoder, runs),
+            "terms": _terms(self.encoder, runs.run.batch),
+        }
 
     def _change(self, encoder: Encoder, runs: Runs) -> dict[str, Any]:
         """Compare the predictions of each token before and after the change; without a head, the mean vectors."""

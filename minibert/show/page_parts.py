@@ -12,7 +12,7 @@ import base64
 import inspect
 import json
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from html import escape
 from pathlib import Path
 from types import ModuleType
@@ -111,7 +111,7 @@ class Stage(NamedTuple):
         return MEANING.get(self.ids or (self.step.kind if self.step else ""), "")
 
 
-def stages(trace: Mapping[str, Array], plan: Plan, values: dict[str, Any]) -> Iterator[Stage]:
+def stages(trace: Trace, plan: Plan, values: dict[str, Any]) -> Iterator[Stage]:
     """Yield the stages of one text in the order of computation, with the sums."""
     addends = 0
     for key, step in plan.items():
@@ -137,10 +137,17 @@ def packed_group(group: Sequence[Stage]) -> dict[str, Any]:
         if stage.table_rows is not None:  # the row of a word or type that occurs twice is packed once
             _, first, index = np.unique(stage.table_rows, return_index=True, return_inverse=True)
             rows = rows[first]
-        taken = None if stage.table_rows is None else stage.table_rows.tolist()
-        reach = _reach([stage.rows]) if stage.sign == "→" else scale
-        band = {"name": stage.name, "sign": stage.sign, "tells": stage.meaning, "taken": taken, "reach": reach}
-        bands.append({**band, "index": index.tolist(), "rows": packed(rows)})
+        bands.append(
+            {
+                "name": stage.name,
+                "sign": stage.sign,
+                "tells": stage.meaning,
+                "taken": None if stage.table_rows is None else stage.table_rows.tolist(),
+                "reach": _reach([stage.rows]) if stage.sign == "→" else scale,
+                "index": index.tolist(),
+                "rows": packed(rows),
+            }
+        )
     return {"dim": group[0].rows.shape[-1], "stages": bands}
 
 
@@ -166,21 +173,31 @@ def norm_of(groups: Sequence[Sequence[Stage]], tokens: Sequence[str]) -> tuple[d
         # no minus before a mean that rounds to 0
         cells = "".join(f"<td>{number:.4f}</td>".replace("-0.0000", "0.0000") for number in moments)
         lines.append(f'<tr data-token="{i}"><th scope="row"><bdi dir="ltr">{escape(token)}</bdi></th>{cells}</tr>')
-    means = {"mean": packed(before.mean(axis=-1)), "variance": packed(before.var(axis=-1))}
-    bias = None if module.bias is None else packed(module.bias)
-    data = {"group": g, "stage": s, "eps": module.eps, **means, "weight": packed(module.weight), "bias": bias}
+    data = {
+        "group": g,
+        "stage": s,
+        "eps": module.eps,
+        "mean": packed(before.mean(axis=-1)),
+        "variance": packed(before.var(axis=-1)),
+        "weight": packed(module.weight),
+        "bias": None if module.bias is None else packed(module.bias),
+    }
     return data, "\n".join(lines)
 
 
 # -- attention and the vectors' changes ----------------------------------------------------------------------------
 
 
-def block_numbers(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
+def block_numbers(encoder: Encoder, trace: Trace) -> dict[str, Any]:
     """Compute the numbers that the script draws for one text with tokens."""
     stack = encoder.stack
-    attention = packed(np.stack([trace[f"attentions.{i}"][0] for i in range(len(stack.blocks))]))
-    derived = {"scores": scores(encoder, trace), "moves": moves(encoder, trace)}
-    return {"blocks": len(stack.blocks), "heads": stack.heads, "attention": attention, **derived}
+    return {
+        "blocks": len(stack.blocks),
+        "heads": stack.heads,
+        "attention": packed(np.stack([trace[f"attentions.{i}"][0] for i in range(len(stack.blocks))])),
+        "scores": scores(encoder, trace),
+        "moves": moves(encoder, trace),
+    }
 
 
 def blocks_part(encoder: Encoder, data: str, listed_before: set[Any]) -> dict[str, str]:
@@ -191,12 +208,20 @@ def blocks_part(encoder: Encoder, data: str, listed_before: set[Any]) -> dict[st
     stack = encoder.stack
     feed = stack.blocks[-1].parts[1]
     norm = type(stack.blocks[-1].modules[feed.pre_norm or feed.post_norm]).__name__
-    order = f"{norm} follows each sum and sets the vector's size anew, so what is added does not pile up."
-    if feed.pre_norm:
-        order = f"Both add to the vector. {norm} is applied to what enters them, so the vector itself can grow."
-    used, causal = _functions(stack) - listed_before, " Here no token sees those after it." * stack.causal
-    formulas = listed(used, input_layer, rotary, attention_positions, activations, blocks, gated_blocks)
-    return rendered_part("blocks", order=order, causal=causal, formulas=formulas, data=data)
+    order = (
+        f"Both add to the vector. {norm} is applied to what enters them, so the vector itself can grow."
+        if feed.pre_norm
+        else f"{norm} follows each sum and sets the vector's size anew, so what is added does not pile up."
+    )
+    used = _functions(stack) - listed_before
+    positions = rotary, attention_positions
+    return rendered_part(
+        "blocks",
+        order=order,
+        causal=" Here no token sees those after it." * stack.causal,
+        formulas=listed(used, input_layer, *positions, activations, blocks, gated_blocks),
+        data=data,
+    )
 
 
 def _functions(stack: Stack) -> set[Any]:
@@ -209,7 +234,7 @@ def _functions(stack: Stack) -> set[Any]:
     return used
 
 
-def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
+def scores(encoder: Encoder, trace: Trace) -> dict[str, Any]:
     """Compute the numbers from which the page's script derives scores and attention weights.
 
         weight[i, j] = exp(score[i, j]) / sum over k of exp(score[i, k])
@@ -247,7 +272,7 @@ def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
     }
 
 
-def moves(encoder: Encoder, trace: Mapping[str, Array]) -> list[list[dict[str, Any]]]:
+def moves(encoder: Encoder, trace: Trace) -> list[list[dict[str, Any]]]:
     """Measure how each token's vector changes: one entry for the input layer, then one for each block.
 
     Sizes are Euclidean lengths. `largest` is the number farthest from 0: its dimension, its value, its share of the
@@ -266,9 +291,15 @@ def moves(encoder: Encoder, trace: Mapping[str, Array]) -> list[list[dict[str, A
             more["turn"] = np.diagonal(cosine_similarity(states[i - 1], state)).tolist()
         for position, row in enumerate(cosine_similarity(state)):
             order = [other for other in np.argsort(-row, kind="stable").tolist() if other != position][:NEAREST]
-            own = {"size": size[position], "largest": _largest(state[position], size[position]), "nearest": order}
-            changes = {name: numbers[position] for name, numbers in more.items()}
-            entry.append({**own, "cosines": row[order].tolist(), **changes})
+            entry.append(
+                {
+                    "size": size[position],
+                    "largest": _largest(state[position], size[position]),
+                    "nearest": order,
+                    "cosines": row[order].tolist(),
+                    **{name: numbers[position] for name, numbers in more.items()},
+                }
+            )
         moves_by_block.append(entry)
     return moves_by_block
 
@@ -301,10 +332,13 @@ def beside_numbers(encoder: Encoder, trace: Trace, tokens: Sequence[str], other:
     count = len(encoder.stack.blocks)
     states = [f"hidden_states.{i}" for i in range(count + 1)]
     cosines = [cosine_similarity(trace[name][0], other[name][0]) for name in states]
-    attention = packed(np.stack([other[f"attentions.{i}"][0] for i in range(count)]))
-    shown = {"tokens": list(tokens), "first": min(1, len(tokens) - 1), "attention": attention}
-    total = sum_numbers(encoder, trace[states[-1]][0], other[states[-1]][0])
-    return {**shown, "cosines": packed(np.stack(cosines).astype(np.float32)), "sum": total}
+    return {
+        "tokens": list(tokens),
+        "first": min(1, len(tokens) - 1),
+        "attention": packed(np.stack([other[f"attentions.{i}"][0] for i in range(count)])),
+        "cosines": packed(np.stack(cosines).astype(np.float32)),
+        "sum": sum_numbers(encoder, trace[states[-1]][0], other[states[-1]][0]),
+    }
 
 
 def sum_numbers(encoder: Encoder, rows: Array, others: Array) -> dict[str, Any]:

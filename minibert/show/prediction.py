@@ -257,12 +257,19 @@ def prediction_numbers(
         in_blocks = np.concatenate([shares.heads, shares.feed_forward[..., None]], axis=3)
         every = [in_blocks.reshape(*labels.shape, -1), shares.input_layer[..., None], shares.biases[..., None]]
         parts, totals = _packed_float32(np.concatenate(every, axis=2)), _packed_float32(shares.total)
-    both = list(zip(best, highest, strict=True))
-    likeliest = [[(names[int(i[row])], float(most[row])) for i, most in both] for row in range(len(labels))]
-    named = [[names[i] for i in row] for row in labels.tolist()]
-    about = {"each": head.pooling == "every", "chance": chance, "k": labels.shape[1], "names": named}
-    blocks = {"lens": _packed_float32(np.stack(lens, axis=1)), "best": likeliest}
-    return {**about, **blocks, "shares": parts, "totals": totals}
+    return {
+        "each": head.pooling == "every",
+        "chance": chance,
+        "k": labels.shape[1],
+        "names": [[names[i] for i in row] for row in labels.tolist()],
+        "lens": _packed_float32(np.stack(lens, axis=1)),
+        "best": [
+            [(names[int(i[row])], float(most[row])) for i, most in zip(best, highest, strict=True)]
+            for row in range(len(labels))
+        ],
+        "shares": parts,
+        "totals": totals,
+    }
 
 
 def prediction_part(encoder: Encoder, head: BoundHead, data: str) -> dict[str, str]:

@@ -111,7 +111,7 @@ def then(step: Step, change: Callable[[Any], Any]) -> Step:
     return step._replace(formula=lambda *x: None if (made := step.formula(*x)) is None else np.asarray(change(made)))
 
 
-def late(wrong: Callable[..., Iterable[Step]]) -> Callable[..., Wrong]:
+def curried(wrong: Callable[..., Iterable[Step]]) -> Callable[..., Wrong]:
     """Let a function of a place and of other values take these values first."""
     return lambda *values, **named: lambda at: wrong(at, *values, **named)
 

@@ -16,10 +16,10 @@ from minibert.families.parts.config import replace
 from minibert.families.parts.modules import Linear
 from minibert.families.parts.plan import IDS, REAL, PositionTerm, RelativeTerm, Step
 
-from .mistake import At, Mistake, Wrong, by_part, late, on, then
+from .mistake import At, Mistake, Wrong, by_part, curried, on, then
 
 
-@late
+@curried
 def reconfigured(at: At, change: Callable[[BoundAttention], BoundAttention | None], *kinds: str) -> Iterable[Step]:
     """Replace the steps of these kinds by those of an attention with other fields, as from another config.json."""
     other = change(at.block.attention) if at.block else None
@@ -30,7 +30,7 @@ def reconfigured(at: At, change: Callable[[BoundAttention], BoundAttention | Non
 # -- projections -------------------------------------------------------------------------------------------------
 
 
-@late
+@curried
 def exchanged(at: At, projections: Mapping[str, str]) -> Iterator[Step]:
     """Use other projections as query, key or value: {"q": "k"} uses the key as the query."""
     splits = {step.key[-1]: step for step in at.steps("split")}
@@ -160,7 +160,7 @@ def without_head_norms(at: At) -> Iterator[Step]:
 # -- masks and softmax -------------------------------------------------------------------------------------------
 
 
-@late
+@curried
 def causal(at: At, right: bool, wrong: bool, ahead: int = 0) -> Iterator[Step]:
     """Use another causal mask in models whose mask is `right`; each token also sees `ahead` later tokens."""
     for step in at.steps("keep"):

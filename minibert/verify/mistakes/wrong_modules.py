@@ -18,7 +18,7 @@ from minibert.families.parts.plan import Plan, Step, looked_up, times
 from minibert.families.parts.steps import Tokens
 from minibert.files.tables import convert, narrowed
 
-from .mistake import UNNORMED, WITH_EPS, At, Mistake, Wrong, by_part, late, then
+from .mistake import UNNORMED, WITH_EPS, At, Mistake, Wrong, by_part, curried, then
 
 Formula = Callable[[Array], Array]
 NormFormula = Callable[[Array, float], Array]  # x and eps -> the normed x, before weight and bias
@@ -207,7 +207,7 @@ def replanned(at: At, plan: Plan) -> Iterable[Step]:
     return (step for key, step in plan.items() if at.plan[key].of != step.of)
 
 
-@late
+@curried
 def residuals(at: At, change: Callable[[BoundResidual], BoundResidual]) -> Iterable[Step]:
     """Plan the block with changed residual connections."""
     if not at.block:

@@ -15,12 +15,12 @@ from minibert.families.parts.bound_blocks import rotated
 from minibert.families.parts.config import replace
 from minibert.families.parts.plan import REAL, Step
 
-from .mistake import At, Mistake, Wrong, late
+from .mistake import At, Mistake, Wrong, curried
 from .wrong_modules import Formula, to_bfloat16
 from .wrong_rows import COUNTED
 
 
-@late
+@curried
 def rotation_by(at: At, formula: Callable[..., Array], *more: str) -> Iterator[Step]:
     """Rotate by another formula of the model's scheme, the layer type, x and `more` values of the batch."""
     for step in at.steps("rotation"):
@@ -71,7 +71,7 @@ def shifted(many: int, rotary: Rotary, layer_type: str | None, x: Array) -> Arra
     return rotate(x, cos, sin, rotary.pairing)
 
 
-@late
+@curried
 def rotations(at: At, change: Callable[[Mapping[str | None, Rotation], str | None], Rotation | None]) -> Iterator[Step]:
     """Rotate by another rotation, chosen from the model's rotations by layer type; None keeps the right one."""
     for step in at.steps("rotation"):

@@ -16,7 +16,7 @@ from minibert.families.parts.plan import GIVEN, Step, looked_up, passed, positio
 from minibert.families.parts.steps import Add, Inputs, Lookup, Positions, Tokens
 from minibert.files.tables import FormulaTable
 
-from .mistake import At, Mistake, Wrong, late, on, then
+from .mistake import At, Mistake, Wrong, curried, on, then
 
 Count = Callable[[Positions, Inputs, Any, int], Any]  # a step, the inputs, the config, cached tokens -> positions
 
@@ -25,7 +25,7 @@ SINUSOIDS = ".sinusoids"
 # -- ids and positions -------------------------------------------------------------------------------------------
 
 
-@late
+@curried
 def counted(at: At, when: str | Callable[[Positions], Any], count: Count) -> Iterator[Step]:
     """Count positions by `count`, in models with the rule `when` or for which `when` is true."""
     for step in at.steps("positions"):
@@ -147,7 +147,7 @@ def types(change: Callable[[Array], Array], when: Callable[[int], bool]) -> Wron
 # -- sums and factors --------------------------------------------------------------------------------------------
 
 
-@late
+@curried
 def sums(at: At, change: Callable[[At, tuple[str, ...]], Iterable[str]]) -> Iterator[Step]:
     """Add up other rows, or the same rows in another order."""
     for step in at.steps("add"):
