@@ -17,9 +17,13 @@ from safetensors.numpy import load_file, save_file
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import SIMILARITIES, splade
+from minibert.families.parts.bound_blocks import lay_out, panel_numbers
+from minibert.families.parts.modules import Linear
 from minibert.models.heads import heads
 from minibert.models.heads.sparse import SparseVector, keep_largest
+from minibert.models.open import load_encoder
 from minibert.models.run.pipeline import CHUNK
+from minibert.threads.kernels import Kernel, Rows
 
 SETTINGS = "config_sentence_transformers.json"
 TEXTS = ["", "we", "We lived above the clouds!", "a b c d e f g h i j k l m n o p"]
@@ -43,6 +47,33 @@ def test_one_text_many_and_none(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [f"{TEXTS[2]} {'abcdefg'[i % 7]}" for i in range(CHUNK + 20)]  # more than one chunk
     found = encoder.encode_sparse(texts)
     assert all(same(found[i], encoder.encode_sparse(texts[i])) for i in (0, 1, CHUNK - 1, CHUNK, CHUNK + 19))
+
+
+def test_the_map_to_words_has_panels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With any kernel their layout is right; if memory has no room for them, or for mapped weights, there are none."""
+    want = opened("uses-sparse").encode_sparse(TEXTS)
+    monkeypatch.setattr(load_encoder, "kernel", lambda: Kernel("of any name", Rows(), Rows(), small=True))
+    with minibert.load_encoder(REFERENCE / "uses-sparse", mmap=True) as mapped:
+        assert not mapped.head("masked_word").last.panels
+    encoder = opened("uses-sparse")
+    assert encoder.head("masked_word").last.panels
+    assert all(map(same, encoder.encode_sparse(TEXTS), want)) and same(encoder.encode_sparse(TEXTS[1]), want[1])
+    assert not opened("uses-topics").head().last.panels  # its vectors are not sparse
+    monkeypatch.setattr(load_encoder, "memory", lambda: 1000)  # bytes
+    assert not opened("uses-sparse").head("masked_word").last.panels
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 33])
+def test_a_vocabulary_with_a_rest(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """150 words are two panels and 22 more, which are multiplied as usual."""
+    random = np.random.default_rng(0)
+    weight, bias, x = (random.standard_normal(shape).astype("f4") for shape in [(150, 40), 150, (count, 40)])
+    linear = Linear(weight, bias)
+    lay_out([linear], np.empty(panel_numbers(linear), np.float32))
+    monkeypatch.setattr(heads, "WEIGHTS", 40 * 60)  # pieces of 60 words, rounded up to a panel
+    words, pieces = zip(*heads._pieces(linear, x), strict=True)
+    assert [each.start for each in words] == [0, 64, 128]
+    assert np.allclose(np.concatenate(pieces, axis=1), x @ weight.T + bias, 0, 1e-5)
 
 
 def written(vectors: list[SparseVector]) -> Array:

@@ -87,9 +87,16 @@ def fills_panels(linear: Linear, halved: bool) -> bool:
     return not linear.stored and linear.dtype == np.float32 and not linear.shape[0] % (PANEL * (1 + halved))
 
 
+def panel_numbers(linear: Linear) -> int:
+    """Count the numbers of a weight's whole panels; a word table has a rest of outputs, which stays as it is."""
+    outputs, width = linear.shape
+    return outputs // PANEL * PANEL * width
+
+
 def lay_out(maps: Sequence[Linear], memory: Array | None) -> None:
     """Split the weight that these maps share into panels: a copy in `memory`, or views if it is column-major."""
     weight = maps[0].matrix(ScratchBuffer())
+    weight = weight[: len(weight) // PANEL * PANEL]
     if maps[0].column_major:
         panels = Panels.of(weight)
     elif memory is not None:

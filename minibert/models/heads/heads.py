@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from minibert.equations.activations import tanh
+from minibert.equations.fast import PANEL
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, Load, Text, error_of
 from minibert.families.parts.config import Config
@@ -171,9 +172,15 @@ def _pieces(last: Linear, x: Array, product: Product = steady) -> Iterator[tuple
     """Yield `last(x)` in pieces. Weights in their stored format have the same pieces, and therefore the same bits."""
     labels, width = last.shape
     step, buffer = max(1, min(PIECE // max(TOKENS, len(x)), WEIGHTS // width)), ScratchBuffer()
+    step = -(-step // PANEL) * PANEL if last.panels else step
+    rows = np.repeat(x, 2, axis=0) if len(x) == 1 else x  # a single row has other bits
     for first in range(0, labels, step):
         part = last.part(words := slice(first, first + step))
-        yield words, product(x, part.matrix(buffer), part.bias)
+        if part.panels and product is steady:
+            y = np.empty((len(rows), part.shape[0]), x.dtype)
+            yield words, part.panels.linear(rows, part.bias, y)[: len(x)]
+        else:
+            yield words, product(x, part.matrix(buffer), part.bias)
 
 
 def check_numbers(logits: Array) -> None:

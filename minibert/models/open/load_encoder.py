@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -14,7 +14,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, UnknownFamilyError, warn
 from minibert.families.parts.block_parts import Blocks
-from minibert.families.parts.bound_blocks import BoundBlock, fills_panels, lay_out
+from minibert.families.parts.bound_blocks import BoundBlock, fills_panels, lay_out, panel_numbers
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import architectures
 from minibert.families.parts.modules import Embedding, Linear
@@ -72,10 +72,11 @@ def load_encoder(
     float32 weights are mapped and not copied; narrower weights are converted once.
 
     mmap: None, the default, also copies the weights of the blocks' matrix products into memory if NumPy's BLAS has an
-    AVX-512 kernel (SkylakeX, Cooperlake; `minibert info` shows the kernel): the copy is laid out so that its products
-    need no packing (`equations.fast.Panels`). It is not made if it needs more than half of the memory that this process
-    may use. True only maps the weights: for processes that share one copy, and for models larger than
-    memory. False reads the whole file into memory now; the file may change afterwards. The bits are the same.
+    AVX-512 kernel (SkylakeX, Cooperlake; `minibert info` shows the kernel); for sparse vectors the map to words too.
+    The copy is laid out so that its products need no packing (`equations.fast.Panels`). It is not made if it needs more
+    than half of the memory that this process may use. True only maps the weights: for processes that share one copy,
+    and for models larger than memory. False reads the whole file into memory now; the file may change afterwards. The
+    bits are the same.
 
     low_memory: narrow weights (bfloat16, float16) stay mapped as stored. Each thread has one scratch buffer and
     converts a weight to float32 there just before using it; the word table of a head is converted piece by piece. No
@@ -147,7 +148,7 @@ def encoder_of(
     if files.static:
         stack = Stack((), 0, False, "", None, {}, same_bits)
     else:
-        stack = _bind(blocks, config, bind(), layer, same_bits, mmap, threads)
+        stack = _bind(blocks, config, bind(), layer, same_bits)
         if left := unread(family, config, source):
             differ = "if the folder's own code uses them, its vectors differ"
             warn(f"{files.where} has tensors that minibert does not read: {left}; {differ}")
@@ -159,6 +160,12 @@ def encoder_of(
     sentences = SentenceConfig.of(files.saved, layer, config, layer.dtype, stack.width(layer.dim))
     if blocks.vector is not None and not sentences.kind:
         sentences = sentences._replace(**blocks.vector.bind(config, bind()))
+    if kernel().small:
+        words = None
+        if sentences.result == "sparse":
+            with suppress(CheckpointError):  # a file without this head: an error at its use
+                words = heads()["masked_word"].last
+        _lay_out(stack.blocks, words, mmap is None, threads)
     if stack.causal and not files.static:
         _warn_of_own_code(config, family.model_type, place, "mean" in sentences.poolings)
     options: dict[str, Any] = dict(dtype=dtype, threads=threads, low_memory=low_memory, same_bits=same_bits)
@@ -269,8 +276,6 @@ def _bind(
     binder: TensorBinder,
     layer: EmbeddingLayer,
     same_bits: bool,
-    mmap: bool | None,
-    threads: int | None,
 ) -> Stack:
     bias = f"{blocks.relative.format(i=0)}.weight"  # a file of the input layer has it too
     if all(name.endswith(bias) and blocks.relative for name in binder.stored_under(blocks.begins)):
@@ -287,16 +292,16 @@ def _bind(
     rotary = cast("Rotary | None", scheme if rotated else None)
     heads, causal = config.integer("num_attention_heads"), blocks.is_causal(config)
     binder.expect()
-    if kernel().small:
-        _lay_out(bound, mmap is None, threads)
     stack = Stack(bound, heads, causal, blocks.last_norm.path, rotary, others, same_bits, blocks.last_map)
     binder.refuse_leftovers(blocks.checked_prefixes, layer.family.unused_endings, "the blocks")
     return stack
 
 
-def _lay_out(blocks: tuple[BoundBlock, ...], copied: bool, threads: int | None) -> None:
+def _lay_out(blocks: tuple[BoundBlock, ...], words: Linear | None, copied: bool, threads: int | None) -> None:
     """Lay out the weights of matrix products as panels, on up to `threads` threads: see `equations.fast.Panels`.
 
+    words: the map to a word's logits, if it is computed for each token of each text, as for sparse vectors. Other
+    heads compute few rows or few outputs.
     copied: also weights that must be copied for this, if all together need at most half of this process's memory.
     """
     shared: dict[int, list[Linear]] = {}  # a weight -> its linear layers: blocks may share a module
@@ -305,8 +310,10 @@ def _lay_out(blocks: tuple[BoundBlock, ...], copied: bool, threads: int | None) 
             shared.setdefault(id(module.source), []).append(module)
     halved = {id(block.modules[own.up].source) for block in blocks if (own := block.feed_forward).up == own.gate}
     if not all(fills_panels(maps[0], weight in halved) for weight, maps in shared.items()):
-        return  # a run uses panels for all products or for none
-    sizes = {weight: math.prod(maps[0].shape) for weight, maps in shared.items() if not maps[0].column_major}
+        shared = {}  # a run uses panels for all products of blocks or for none
+    if words and words.dtype == np.float32 and not words.stored:
+        shared[id(words.source)] = [words]
+    sizes = {weight: panel_numbers(maps[0]) for weight, maps in shared.items() if not maps[0].column_major}
     parts: dict[int, Array] = {}  # a weight -> the memory for its copy
     if copied and sizes and sum(sizes.values()) * np.dtype(np.float32).itemsize <= memory() // 2:
         # one large buffer, since NumPy asks the system for huge pages from 4 MiB on, and from the beginning of a cache
