@@ -136,11 +136,18 @@ def _run(argv: list[str]) -> int:
 
     name, rest = (argv[0], argv[1:]) if argv else ("", [])
     if name in COMMANDS:
+        from minibert.errors import HubError
+
         command, parser = _opened(name)
         arguments = parser.parse(rest)
         arguments.version = __version__  # commands may not import minibert itself
-        with parser.explaining(arguments):
+        try:
             return command.run(arguments) or 0
+        except HubError as error:
+            if getattr(arguments, "unnamed", False):
+                why = f"no model was named, and the default, {parser.usual}, cannot be fetched from the Hub"
+                error.args = (f"{why}; name a folder with --model or MINIBERT_MODEL; the Hub: {error}",)
+            raise
     if name in ("help", "-h", "--help"):
         if not rest:
             groups = (

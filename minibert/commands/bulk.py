@@ -10,7 +10,7 @@ from typing import Any
 from minibert.files.reading import STDIN
 from minibert.models.open.options import SENTENCES, add_options, sentence_options
 
-from .common import Parser, add_model, add_precision, add_prompts, from_hub, tell, tell_typing
+from .common import Parser, add_model, add_precision, add_prompts, tell, tell_typing
 
 ABOUT = """Reads Parquet, JSON lines, CSV or plain lines, and writes their columns with the
 vectors in shards. Memory does not grow with the number of rows. If a run ends
@@ -83,7 +83,7 @@ def run(arguments: Any) -> None:
     sentences = SentenceOptions(**sentence_options(arguments))
     options = {name: getattr(arguments, name) for name in ("prompt_name", "prompt", "same_bits")}
     memory = {name: getattr(arguments, name) for name in ("threads", "mmap")}  # a continued run may change these
-    model = open_vectors(arguments.model, asked=sentences, **from_hub(arguments), **options, **memory)
+    model = open_vectors(arguments.model, asked=sentences, **arguments.hub, **options, **memory)
     settings = {
         "minibert": arguments.version,
         "model": arguments.model,

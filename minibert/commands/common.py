@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TextIO
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TextIO
 from minibert.errors import did_you_mean
 from minibert.files.reading import arriving_texts, shown_file
 from minibert.files.writing import naming
-from minibert.models.open.options import add_options, sentence_options
+from minibert.models.open.options import OPTIONS, add_options, sentence_options
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
@@ -78,7 +77,11 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, found)
 
     def parse(self, argv: Sequence[str]) -> Any:
-        """Parse arguments; texts may come before, between and after the options."""
+        """Parse arguments; texts may come before, between and after the options.
+
+        Of a command with a model also named: the model that the user named, or None; unnamed: nothing names a model;
+        hub: the keyword arguments of the Hub for the functions that open a model.
+        """
         if self.prepare is not None:
             self.prepare()
         for word in argv[: argv.index("--") if "--" in argv else None]:  # argparse also accepts abbreviated names
@@ -94,7 +97,14 @@ class Parser(argparse.ArgumentParser):
             wrong = f"unexpected argument {' '.join(map(repr, unknown))}"
             self.error(f"{wrong}; put a text or a path of several words in quotes")
         if hasattr(arguments, "model"):
-            _settle_model(self, arguments)
+            named = getattr(arguments, "named", None)
+            if named is not None and arguments.model is not None:
+                self.error(f"two models are named, {named!r} and {arguments.model!r}; name one")
+            arguments.named = named if arguments.model is None else arguments.model  # None for the default
+            usual = os.environ.get("MINIBERT_MODEL")
+            arguments.unnamed = arguments.named is None and not usual
+            arguments.model = (usual or self.usual) if arguments.named is None else arguments.named
+            arguments.hub = {name: getattr(arguments, name) for name in OPTIONS["hub"]}
         for name, option in (("k", "-k"), ("threads", "--threads")):
             if (count := getattr(arguments, name, None)) is not None and count < 1:
                 raise ValueError(f"{option} must be an integer >= 1, found {count}")
@@ -102,19 +112,6 @@ class Parser(argparse.ArgumentParser):
 
     def _print_message(self, message: str, file: Any = None) -> None:
         super()._print_message("\n".join(map(escaped, message.split("\n"))), file)
-
-    @contextmanager
-    def explaining(self, arguments: Any) -> Iterator[None]:
-        """Add to a Hub error that no model was named, if none was."""
-        from minibert.errors import HubError
-
-        try:
-            yield
-        except HubError as error:
-            if getattr(arguments, "unnamed", False):
-                why = f"no model was named, and the default, {self.usual}, cannot be fetched from the Hub"
-                error.args = (f"{why}; name a folder with --model or MINIBERT_MODEL; the Hub: {error}",)
-            raise
 
 
 class Command(NamedTuple):
@@ -187,29 +184,14 @@ def add_prompts(parser: Any) -> None:
     parser.add_argument("--prompt", metavar="TEXT", help="put this text before each text")
 
 
-def _settle_model(parser: Parser, arguments: Any) -> None:
-    named = getattr(arguments, "named", None)
-    if named is not None and arguments.model is not None:
-        parser.error(f"two models are named, {named!r} and {arguments.model!r}; name one")
-    typed = named if arguments.model is None else arguments.model
-    arguments.named = typed  # None for the default
-    arguments.unnamed = typed is None and not os.environ.get("MINIBERT_MODEL")
-    arguments.model = (os.environ.get("MINIBERT_MODEL") or parser.usual) if typed is None else typed
-
-
 # -- the model -----------------------------------------------------------------------------------------------------
-
-
-def from_hub(arguments: Any) -> dict[str, Any]:
-    """Return the Hub's options as keyword arguments of the functions that open a model."""
-    return {"revision": arguments.revision, "local_files_only": arguments.local_files_only}
 
 
 def load_layer(arguments: Any, lazy: bool = False) -> EmbeddingLayer:
     """Load the layer that the arguments of `add_model` name."""
     from minibert.models.open.load import load
 
-    return load(arguments.model, side=arguments.side, lazy=lazy, **from_hub(arguments))
+    return load(arguments.model, side=arguments.side, lazy=lazy, **arguments.hub)
 
 
 def shown_name(model: str) -> str:
@@ -224,7 +206,7 @@ def load_model(arguments: Any) -> Encoder:
     if getattr(arguments, "side", None):
         raise ValueError("this needs a whole model, which has no sides; leave out --side")
     options = {name: vars(arguments)[name] for name in ("threads", "same_bits") if name in arguments}
-    return load_encoder(arguments.model, **from_hub(arguments), **options, **sentence_options(arguments))
+    return load_encoder(arguments.model, **arguments.hub, **options, **sentence_options(arguments))
 
 
 # -- texts ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 from minibert.models.open.options import SENTENCES
 
-from .common import Command, Parser, add_model, from_hub, load_model, print_lines, wants_bar
+from .common import Command, Parser, add_model, load_model, print_lines, wants_bar
 
 
 def _declare_distill(parser: Parser) -> None:
@@ -52,7 +52,7 @@ def run_extract(arguments: Any) -> None:
     from minibert.models.open.extract import extract
     from minibert.show.text import size
 
-    model = extract(arguments.model, arguments.output, arguments.dtype, **from_hub(arguments))
+    model = extract(arguments.model, arguments.output, arguments.dtype, **arguments.hub)
     share = model.bytes_after / model.bytes_before
     print_lines([
         f"{model.folder}: {model.tensors} tensors",

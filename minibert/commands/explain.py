@@ -146,7 +146,7 @@ def run_info(arguments: Any) -> None:
     from minibert.models.open.load import assemble, family_of, open_model
     from minibert.show.info import info, info_json
 
-    opened = open_model(arguments.model, **common.from_hub(arguments), lazy=True)  # only sizes are needed
+    opened = open_model(arguments.model, **arguments.hub, lazy=True)  # only sizes are needed
     family = family_of(opened)
     source = opened.source()
     with assemble(opened, source, family, arguments.side) as layer:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from minibert.errors import MinibertError, Option, error_of, parts_of
 
-from .common import Parser, add_k, add_model, add_prompts, from_hub, print_lines, tell, tell_truncated, texts_of
+from .common import Parser, add_k, add_model, add_prompts, print_lines, tell, tell_truncated, texts_of
 from .similar import add_why, largest_pairs, why_line
 
 if TYPE_CHECKING:
@@ -91,8 +91,9 @@ def _model(arguments: Any, stored: StoredVectors) -> TextModel:
     from minibert.models.open.load_encoder import open_vectors
     from minibert.models.sentences.sentence_config import SentenceOptions
 
-    meta, hub, name = stored.meta, from_hub(arguments), arguments.named or stored.meta["model_path"]
-    hub["revision"] = hub["revision"] or (meta["commit"] if arguments.named is None else None)
+    meta, name = stored.meta, arguments.named or stored.meta["model_path"]
+    revision = arguments.revision or (meta["commit"] if arguments.named is None else None)
+    hub = {**arguments.hub, "revision": revision}
     arguments.unnamed = False  # the folder names it
     try:
         asked = SentenceOptions(**(meta.get("options") or {}))

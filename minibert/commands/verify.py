@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from .common import Parser, add_model, from_hub, print_lines
+from .common import Parser, add_model, print_lines
 
 if TYPE_CHECKING:
     from minibert.verify.report import Comparison
@@ -115,7 +115,7 @@ def _run(arguments: Any) -> int:
     from minibert.verify.traces import ENDINGS
     from minibert.verify.verify import verify
 
-    model, tolerance, hub = arguments.model, arguments.tolerance, from_hub(arguments)
+    model, tolerance, hub = arguments.model, arguments.tolerance, arguments.hub
     if arguments.print_texts:
         print_lines(json.dumps(each._asdict()) for each in TEXTS)
         return 0

@@ -59,7 +59,8 @@ class Paths:
     """
 
     def __init__(self, subject: Subject, modules: Iterable[str], name: str) -> None:
-        there, self._transposed = dict.fromkeys(filter(None, modules)), {*subject.transposed_in_reference}
+        there, stack = dict.fromkeys(filter(None, modules)), subject.model.stack if subject.has_places else None
+        self._transposed = {*stack.transposed_in_reference} if stack else set()
         self._positions = {step.path for step, _ in subject.layer.steps if isinstance(step, Positions)}
         steps = [step for step, _ in subject.layer.steps]
         own = [step.path for step, bound in subject.layer.steps if callable(bound)]
@@ -76,9 +77,8 @@ class Paths:
         for path, keys in outputs_of.items():  # the word table's second call looks up the token types
             keys += [key for key in (f"{path} (types)",) if key in subject.allowed]
         self.module_outputs = {prefix + path: keys for path, keys in outputs_of.items()}
-        self.module_inputs = {
-            prefix + path: keys for path, keys in by_module({**norms, **subject.module_inputs}).items()
-        }
+        inputs_of = by_module({**norms, **(stack.module_inputs if stack else {})})
+        self.module_inputs = {prefix + path: keys for path, keys in inputs_of.items()}
         if (head := subject.head) is not None:  # its pooler is in the base model
             paths = [*(path for path, _ in head.works), *([] if head.pooling == "last" else [head.path])]
             for path, after in pairwise([*paths, ""]):

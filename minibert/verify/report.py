@@ -94,11 +94,11 @@ def compare(
     for kind, mine in ours.items():
         for key in (key for key in mine if key in theirs.get(kind, {})):
             here, there, true = mine[key], theirs[kind][key], truth.get(kind, {}).get(key)
-            if fits(here, there):  # arrays of different shapes differ as a whole
-                here, there = np.broadcast_arrays(here, there)
-                here, there = seen(kind, key, here), seen(kind, key, there)
-                true = None if true is None else seen(kind, key, true)
-            found.append(Difference(key, (kind,), *_compare(here, there, true), allowed[key], key in weighed))
+            numbers = np.inf, 0.0, np.nan, np.nan  # arrays of different shapes differ as a whole
+            if fits(here, there):
+                here, there = (seen(kind, key, x) for x in np.broadcast_arrays(here, there))
+                numbers = _compare(here, there, None if true is None else seen(kind, key, true))
+            found.append(Difference(key, (kind,), *numbers, allowed[key], key in weighed))
     return found
 
 
@@ -121,11 +121,8 @@ def in_float64(
     return [decided.get((d.kinds[0], d.key), d) for d in found]
 
 
-def _compare(ours: Array, theirs: Array, truth: Array | None) -> tuple[float, float, float, float]:
-    """Return the largest difference, the share of equal entries, and both rms errors."""
-    if not fits(ours, theirs):
-        return np.inf, 0.0, np.nan, np.nan
-    a, b = np.broadcast_arrays(ours, theirs)
+def _compare(a: Array, b: Array, truth: Array | None) -> tuple[float, float, float, float]:
+    """Return the largest difference of ours, `a`, and theirs, the share of equal entries, and both rms errors."""
     if not a.dtype == b.dtype == np.float32:
         a, b = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):  # infinity less infinity is NaN, which never passes

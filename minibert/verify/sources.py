@@ -1,4 +1,4 @@
-"""Recorded arrays of a port, in each form that a comparison reads: named as ours, by a debugger, or as an ONNX model.
+"""Arrays of a port under the names of its modules, as transformers' debugger writes them or an ONNX model has them.
 
 `torch.onnx.export` writes each node's module into its metadata; onnxruntime does not show that, so the package `onnx`
 reads it: whoever marks intermediates as outputs has that package.
@@ -9,11 +9,10 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,47 +21,9 @@ from minibert.equations.input_layer import Array
 from .counterparts import Port
 from .reference import Paths
 from .subjects import Subject
-from .traces import Traces, as_traces, checked, opened, read_arrays, read_traces, tokens_of
-
-Against: TypeAlias = "str | os.PathLike[str] | Mapping[str, Array]"
+from .traces import Traces, opened, read_arrays, tokens_of
 
 ONNX = ".onnx"
-
-
-def read_against(against: Against) -> Port:
-    """Open another program's numbers, in any supported form.
-
-    A file as `save` writes it; a folder of transformers' debugger; an ONNX model; or a dict of arrays, named as in a
-    file. Raises ValueError, which names the expected value, and the errors of reading.
-    """
-    if isinstance(against, Mapping):
-        arrays = {str(name): _array(f"against[{name!r}]", x) for name, x in against.items()}
-        return Named("the arrays", *as_traces(arrays, "the arrays"))
-    path = Path(against)
-    if path.is_dir():
-        return DebugTree(path)
-    return OnnxModel(path) if path.suffix.lower() == ONNX else Named(str(path), *read_traces(path))
-
-
-def _array(where: str, x: object) -> Array:
-    try:
-        array = np.asarray(x)
-    except ValueError as error:  # rows of unequal length
-        raise ValueError(f"{where} is no array: {error}") from None
-    return checked(array, where)
-
-
-class Named(Port):
-    """Arrays under our own names."""
-
-    whole = True
-
-    def __init__(self, name: str, inputs: Traces, traces: Traces) -> None:
-        super().__init__(name)
-        self._read = inputs, traces
-
-    def read(self, subject: Subject, batches: Traces) -> tuple[Traces, Traces]:
-        return self._read
 
 
 # -- a debugger's folder -----------------------------------------------------------------------------------------
@@ -87,6 +48,8 @@ class DebugTree(Port):
     The context keeps tensors only with `do_prune_layers=False, use_repr=False`. If a module is called twice, its second
     call overwrites the first. Raises ValueError for printed tensors, and if the middle layers were left out.
     """
+
+    whole = False
 
     def __init__(self, folder: Path) -> None:
         super().__init__(str(folder))
@@ -188,6 +151,8 @@ class OnnxModel(Port):
 
     Raises ImportError if onnx or onnxruntime is not installed.
     """
+
+    whole = False
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(opened(path)))

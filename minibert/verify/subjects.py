@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property, partial
 from typing import Any
@@ -45,19 +45,19 @@ class Subject:
     has_places = False  # whether a difference can arise in several places
     weighed: frozenset[str] = frozenset()  # intermediates whose larger difference passes if the rms errors agree
 
-    # an encoder's modules, as the reference shows them: paths of modules -> keys of a trace
+    # an encoder's parts
     module_outputs: Sequence[str] = ()  # modules of blocks whose output is compared
-    module_inputs: Mapping[str, str] = {}  # module -> key of its input
-    scores: Sequence[str] = ()
+    scores: Sequence[str] = ()  # the key of each block's scores
+    pairs: Collection[str] = ()  # the keys of arrays (batch, heads, query, key)
     head: BoundHead | None = None  # its logits are compared too
     pooler: Any = None  # the pooler maps the first token, if no head uses it
     without_head: str = ""  # why the logits of a head in the file are not compared
-    transposed_in_reference: Sequence[str] = ()  # modules whose output has its second and third axis exchanged there
 
-    def __init__(self, model: Any, again: Callable[..., Any]) -> None:
+    def __init__(self, model: Any, reopen: Callable[..., Any]) -> None:
         self.model: Any = model  # an EmbeddingLayer or an Encoder
         self.layer: EmbeddingLayer = model.embeddings if self.has_places else model
-        self._again, self._opened = again, ExitStack()
+        self._reopen, self._opened = reopen, ExitStack()
+        self._places: dict[str, str] = {}  # intermediate -> its part of the model, if it is not the input layer
         self.allowed = {"input_ids": 0.0, **tolerances(self.layer)}  # the tolerance of each intermediate
         side = f", {self.layer.side} side" if len(self.layer.family.sides) > 1 else ""
         self.about = f"{self.layer.family.model_type}{side}"  # for the first line of a report
@@ -65,30 +65,41 @@ class Subject:
     @cached_property
     def exact(self) -> Subject:
         """The same model in float64, open until this subject is closed."""
-        return type(self)(self._opened.enter_context(self._again(dtype="float64")), self._again)
+        return type(self)(self._opened.enter_context(self._reopen(dtype="float64")), self._reopen)
 
     def close(self) -> None:
         """Close the model in float64."""
         self._opened.close()
 
-    def batches(self) -> Traces:
-        """Make a batch of every kind that the model takes: kind -> keywords of a call."""
-        return batches(self.layer)
-
     def trace(self, batch: Mapping[str, Array]) -> dict[str, Array]:
-        """Trace one batch."""
-        return trace(self.model, batch)
+        """Trace one batch, with the logits or the pooler's output if the model has them."""
+        named = trace(self.model, batch)
+        if self.head is not None and self.reaches_head(batch):
+            trace_head(self.head, named, *tokens_of(batch))
+        if self.pooler is not None and tokens_of(batch)[1][:, 0].all():  # it reads the first token
+            named["pooler"] = self.pooler(named[f"hidden_states.{len(self.scores)}"][:, 0])
+        return named
 
     def traces(self, inputs: Traces, theirs: Traces) -> Traces:
-        """Trace all batches; the ids of a text come first if the other program computed ids too."""
-        traces = {kind: self.trace(batch) for kind, batch in inputs.items()}
-        return {
-            kind: {"input_ids": inputs[kind]["input_ids"], **named} if "input_ids" in theirs.get(kind, {}) else named
-            for kind, named in traces.items()
-        }
+        """Trace all batches; the ids of a text come first if the other program computed ids too.
+
+        In the batch "long", pairs of tokens are left out if the other program has not recorded them.
+        """
+        traces = Traces()
+        for kind, batch in inputs.items():
+            there = theirs.get(kind, {})
+            ids = {"input_ids": batch["input_ids"]} if "input_ids" in there else {}
+            left_out = {*self.pairs} - there.keys() if kind == "long" else ()
+            traces[kind] = ids | {key: x for key, x in self.trace(batch).items() if key not in left_out}
+        return traces
 
     def reaches_head(self, batch: Mapping[str, Array]) -> bool:
-        """Whether a trace of this batch has logits."""
+        """Whether a trace of this batch has logits: the token that the head reads must not be padding."""
+        if self.head is None:
+            return False
+        with suppress(ValueError):
+            positions_of(self.head, *tokens_of(batch))
+            return True
         return False
 
     def seen(self, inputs: Traces, kind: str, key: str, x: Array) -> Array:
@@ -101,7 +112,7 @@ class Subject:
 
     def place(self, key: str) -> str:
         """Name the part of the model that computes an intermediate: "block 3", or a part before or after the blocks."""
-        return INPUT_LAYER
+        return self._places.get(key, INPUT_LAYER)
 
     def words(self, whose: str, against: str, allowed: str = "") -> str:
         """Explain a table's numbers and tolerances.
@@ -123,8 +134,8 @@ class EncoderSubject(Subject):
 
     noun, has_places = "encoder", True
 
-    def __init__(self, model: Encoder, again: Callable[..., Encoder]) -> None:
-        super().__init__(model, again)
+    def __init__(self, model: Encoder, reopen: Callable[..., Encoder]) -> None:
+        super().__init__(model, reopen)
         self.encoder, stack = model, model.stack
         depth = len(stack.blocks)
         self.about = f"{self.layer.family.model_type}, {depth} block{'s' * (depth != 1)}"
@@ -145,39 +156,10 @@ class EncoderSubject(Subject):
             self._places |= dict.fromkeys(paths, f"head {self.head.name}")
         self.weighed = frozenset(self._places)
         in_blocks = {key: ATTENTION if key.startswith("attentions.") else IN_BLOCKS for key in self._places}
-        self.module_inputs = stack.module_inputs
         self._window = {block.attention.scores: block.attention.window for block in stack.blocks}
         self.scores = list(self._window)
         self.pairs = {key for block in stack.blocks for key in (block.attention.scores, block.attention.probabilities)}
-        self.transposed_in_reference = stack.transposed_in_reference
         self.allowed |= {"hidden_states.0": list(self.allowed.values())[-1], **in_blocks}
-
-    def batches(self) -> Traces:
-        return encoder_batches(self.encoder)
-
-    def trace(self, batch: Mapping[str, Array]) -> dict[str, Array]:
-        made = trace(self.encoder, batch)
-        if self.head is not None and self.reaches_head(batch):
-            trace_head(self.head, made, *tokens_of(batch))
-        if self.pooler is not None and tokens_of(batch)[1][:, 0].all():  # it reads the first token
-            made["pooler"] = self.pooler(made[f"hidden_states.{len(self.encoder.stack.blocks)}"][:, 0])
-        return made
-
-    def traces(self, inputs: Traces, theirs: Traces) -> Traces:
-        traces = super().traces(inputs, theirs)
-        if "long" in traces:
-            left_out = self.pairs - theirs.get("long", {}).keys()
-            traces["long"] = {key: x for key, x in traces["long"].items() if key not in left_out}
-        return traces
-
-    def reaches_head(self, batch: Mapping[str, Array]) -> bool:
-        """Whether the logits can be computed: the token that the head reads must not be padding."""
-        if self.head is None:
-            return False
-        with suppress(ValueError):
-            positions_of(self.head, *tokens_of(batch))
-            return True
-        return False
 
     def seen(self, inputs: Traces, kind: str, key: str, x: Array) -> Array:
         """Select the tokens that are not padding, and the scores of visible pairs."""
@@ -189,16 +171,12 @@ class EncoderSubject(Subject):
             return x  # one row per sequence
         return at_tokens(x.swapaxes(1, 2) if key.startswith("attentions.") else x, mask)
 
-    def place(self, key: str) -> str:
-        return self._places.get(key, INPUT_LAYER)
-
     def words(self, whose: str, against: str, allowed: str = "") -> str:
-        share = f"{PORT_SHARE:g} times ours" if whose == "file" else f"{ERROR_SHARE:g} times the reference's"
-        share = allowed or share
+        usual = f"{PORT_SHARE:g} times ours" if whose == "file" else f"{ERROR_SHARE:g} times the reference's"
         return (
             f"difference: |here - there| / max(1, |there|) at tokens that are not padding; in the blocks {IN_BLOCKS:g} "
-            f"is allowed, {ATTENTION:g} of attentions, or an rms error of at most {share}; rms error: against "
-            f"{against} in float64"
+            f"is allowed, {ATTENTION:g} of attentions, or an rms error of at most {allowed or usual}; "
+            f"rms error: against {against} in float64"
         )
 
     def beyond(self, inputs: Traces) -> str:

@@ -128,7 +128,8 @@ def read_arrays(path: Path) -> dict[str, Array]:
                 if (stored := file.get_slice(name).get_dtype()) not in READABLE:
                     raise ValueError(f"{path}: {name} is stored as {stored}; store it as F32, integers as I64")
             narrow = [name for name in names if file.get_slice(name).get_dtype() == "BF16"]
-            return {name: file.get_tensor(name) for name in names if name not in narrow} | _bfloat16(path, narrow)
+            arrays = {name: file.get_tensor(name) for name in names if name not in narrow}
+            return arrays | _bfloat16(path, narrow) if narrow else arrays
     except SafetensorError as error:
         advice = "write it anew, as .safetensors or .npz"
         raise ValueError(f"{path}: not a safetensors file, or cut short ({error}); {advice}") from None
@@ -138,7 +139,7 @@ def _bfloat16(path: Path, names: list[str]) -> dict[str, Array]:
     """Read tensors of bfloat16, which NumPy does not have, as float32."""
     import safetensors
 
-    stored: dict[str, Any] = dict(safetensors.deserialize(path.read_bytes())) if names else {}  # type: ignore[no-untyped-call]
+    stored: dict[str, Any] = dict(safetensors.deserialize(path.read_bytes()))  # type: ignore[no-untyped-call]
     parts = ((name, np.frombuffer(stored[name]["data"], "<u2"), stored[name]["shape"]) for name in names)
     return {name: convert(x.reshape(shape), "BF16", np.dtype(np.float32)) for name, x, shape in parts}
 

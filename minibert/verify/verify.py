@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import numpy as np
 
@@ -29,13 +29,14 @@ from . import printed, shipped
 from .counterparts import Counterpart, Port
 from .reference import Reference, installed
 from .report import Comparison, Difference, Shares, in_float64, over_kinds, table
-from .sources import Against, read_against
-from .subjects import EncoderSubject, Subject
-from .traces import Traces, keys_of, write_traces
+from .sources import ONNX, DebugTree, OnnxModel
+from .subjects import EncoderSubject, Subject, batches, encoder_batches
+from .traces import Traces, as_traces, checked, keys_of, read_traces, write_traces
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+Against: TypeAlias = "str | os.PathLike[str] | Mapping[str, Array]"
 FORMATS = ("float32", "float16", "bfloat16", "q8_0")  # formats in which a port may compute
 VECTORS = (".npy", ".jsonl", ".parquet")  # endings of files of vectors; .parquet is refused with an explanation
 
@@ -131,8 +132,7 @@ def verify(
     Raises ValueError if there is nothing to compare with and nothing to save, if `save` is the file to compare with or
     one of the model's own, and for an `only` that the model does not know.
     """
-    chosen = complete(DEFAULTS, compare, (), {"encoder": False, **options})
-    encoder, side, _, only, tolerance, form, batches, *_ = chosen.values()
+    encoder, side, _, only, tolerance, form, chosen, *_ = {**DEFAULTS, "encoder": False, **options}.values()
     hub: dict[str, Any] = {name: options[name] for name in ("revision", "local_files_only") if name in options}
     if save is not None and isinstance(against, str | os.PathLike) and same_file(save, against):
         raise ValueError(f"{save} and {against} are one file: saving would overwrite the numbers to compare with")
@@ -142,8 +142,8 @@ def verify(
     if encoder and side:
         whole = " compares a whole model, which has no sides; leave out "
         raise error_of(ValueError, Option("encoder"), whole, Option("side"))
-    if batches is not None and not batches:
-        raise ValueError(f"batches must name one or be left out, found {batches!r}")
+    if chosen is not None and not chosen:
+        raise ValueError(f"batches must name one or be left out, found {chosen!r}")
     if not 0 <= tolerance < 1:
         raise ValueError(f"tolerance must be from 0 to below 1, found {tolerance}")
     if form not in FORMATS or (form != FORMATS[0] and (against is None or not encoder)):
@@ -162,15 +162,16 @@ def verify(
         only_encoder = encoder and len(subject.layer.family.sides) > 1
         if only_encoder:
             report.say("only the encoder is compared, without a decoder and its logits")
-        ours = subject.batches()
+        ours = encoder_batches(opened) if encoder else batches(opened)
         inputs = ours | {f"text {i}": dict(opened.tokenize(text)) for i, text in enumerate(texts, 1)}
         recorded, theirs = ({}, {}) if port is None else port.read(subject, inputs)
-        if batches is not None:
+        if chosen is not None:
             known = [*dict.fromkeys([*inputs, *recorded, *theirs])]
-            if unknown := [kind for kind in batches if kind not in known]:
+            if unknown := [kind for kind in chosen if kind not in known]:
                 raise ValueError(f"there is no batch {unknown[0]!r}; there are {', '.join(known)}")
             inputs, recorded, theirs = (
-                {kind: x for kind, x in each.items() if kind in batches} for each in (inputs, recorded, theirs)
+                {kind: batch for kind, batch in traces.items() if kind in chosen}
+                for traces in (inputs, recorded, theirs)
             )
         wrote = ""
         if save is not None:
@@ -196,6 +197,28 @@ def verify(
             why = "torch and transformers are not installed, or do not know this model"
             report.say(f"compared with nothing: {why}", wrote)
     return report
+
+
+def read_against(against: Against) -> Port:
+    """Open another program's numbers, in any supported form.
+
+    A file as `save` writes it; a folder of transformers' debugger; an ONNX model; or a dict of arrays, named as in a
+    file. Raises ValueError, which names the expected value, and the errors of reading.
+    """
+    if isinstance(against, Mapping):
+        arrays = dict[str, Array]()
+        for name, x in against.items():
+            where = f"against[{name!r}]"
+            try:
+                array = np.asarray(x)
+            except ValueError as error:  # rows of unequal length
+                raise ValueError(f"{where} is no array: {error}") from None
+            arrays[str(name)] = checked(array, where)
+        return Port("the arrays", as_traces(arrays, "the arrays"))
+    path = Path(against)
+    if path.is_dir():
+        return DebugTree(path)
+    return OnnxModel(path) if path.suffix.lower() == ONNX else Port(str(path), read_traces(path))
 
 
 def _best_reference(subject: Subject, model: str, hub: dict[str, Any]) -> Counterpart | None:

@@ -21,7 +21,7 @@ from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, kep
 from minibert.verify.mistakes.wrong_modules import ROUNDINGS
 from minibert.verify.places import Replay, narrowed, rounded_step
 from minibert.verify.report import OF_A_PORT, Comparison, over_kinds
-from minibert.verify.subjects import EncoderSubject
+from minibert.verify.subjects import EncoderSubject, encoder_batches
 from minibert.verify.traces import Traces, read_traces
 from minibert.verify.verify import verify
 
@@ -173,7 +173,7 @@ def test_a_part_of_a_mistake_does_not_pass(
     passed = {}
     with load_encoder(folders[name]) as encoder, np.errstate(all="ignore"):
         subject = EncoderSubject(encoder, partial(load_encoder, folders[name]))
-        inputs = subject.batches()
+        inputs = encoder_batches(encoder)
         few = {kind: batch for kind, batch in inputs.items() if kind in KINDS}
         ours = subject.traces(inputs, {})
         truth = subject.exact.traces(inputs, {})
@@ -194,7 +194,7 @@ def test_in_a_format_half_of_a_mistake_passes_below_its_rounding_alone(
 ) -> None:
     """The report then names it in its last line."""
     with load_encoder(folders["bert"]) as encoder, np.errstate(all="ignore"):
-        inputs = EncoderSubject(encoder, partial(load_encoder, folders["bert"])).batches()
+        inputs = encoder_batches(encoder)
         inputs = {kind: inputs[kind] for kind in ("plain", "left_pad")}
         (wrong,) = [each for each in MISTAKES if each.name == mistake]
         theirs, most = ported(encoder, inputs, wrong, 0.5, form)

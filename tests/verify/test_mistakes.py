@@ -29,10 +29,9 @@ from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, wit
 from minibert.verify.reference import Reference
 from minibert.verify.report import Comparison
 from minibert.verify.shipped import Shipped
-from minibert.verify.sources import read_against
 from minibert.verify.subjects import IN_BLOCKS, EncoderSubject, encoder_batches
 from minibert.verify.traces import BLOCKS, HEAD, as_traces, trace
-from minibert.verify.verify import compare_with
+from minibert.verify.verify import compare_with, read_against
 
 PAGE = (Path(verify_module.__file__).parent / "MISTAKES.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (?!name|---)(.+?) \| (.+) \|$", PAGE.partition("## Vectors")[0], re.M)

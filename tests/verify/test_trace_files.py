@@ -29,10 +29,10 @@ from minibert.models.open.load_encoder import load_encoder
 from minibert.verify import sources
 from minibert.verify.report import Comparison
 from minibert.verify.shipped import TEXTS, read_texts
-from minibert.verify.sources import TREE, read_against
+from minibert.verify.sources import TREE
 from minibert.verify.traces import ROOM, read_traces, trace, write_traces
 from minibert.verify.vectors import read_vectors
-from minibert.verify.verify import FORMATS, verify
+from minibert.verify.verify import FORMATS, read_against, verify
 
 MODEL = str(BERT.folder)
 ENDINGS = [".safetensors", ".npz"]
