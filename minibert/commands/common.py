@@ -130,6 +130,13 @@ def _number(kind: type, expected: str, word: str) -> Any:
         raise argparse.ArgumentTypeError(f"expected {expected}, found {word!r}") from None
 
 
+def path_of(word: str) -> Path:
+    """Read a path. An empty one, from an unset variable, would be the current folder."""
+    if not word:
+        raise argparse.ArgumentTypeError("it is empty; name a file or a folder")
+    return Path(word)
+
+
 def add_model(
     parser: Parser, side: bool = True, argument: bool = False, threads: bool = False, usual: str = DEFAULT_MODEL,
     default: str = "", group: str = "",

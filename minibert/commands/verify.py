@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentTypeError
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from .common import Parser, add_model, print_lines
+from .common import Parser, add_model, path_of, print_lines
 
 if TYPE_CHECKING:
     from minibert.verify.report import Comparison
@@ -34,7 +32,7 @@ def declare(parser: Parser) -> None:
         "a vector",
     )  # fmt: skip
     parser.add_argument(
-        "--texts", type=_file, metavar="FILE",
+        "--texts", type=path_of, metavar="FILE",
         help='texts, one per line, or JSON lines with "text": the texts of the vectors, in order (default: those of '
         "--print-texts); without --vectors, texts to compare too, with their ids",
     )  # fmt: skip
@@ -51,10 +49,13 @@ def declare(parser: Parser) -> None:
         help="compare the whole model, block by block, and its logits; name the first difference",
     )  # fmt: skip
     whole.add_argument(
-        "--save", type=_file, metavar="FILE", help="write inputs and every intermediate, for a port to another language"
+        "--save",
+        type=path_of,
+        metavar="FILE",
+        help="write inputs and every intermediate, for a port to another language",
     )
     whole.add_argument(
-        "--against", type=_file, metavar="FILE",
+        "--against", type=path_of, metavar="FILE",
         help="compare with a port's numbers in a file as --save writes it; a missing intermediate in any of "
              "its batches is an error, like a difference. Also reads a folder of transformers' "
         "model_addition_debugger_context, and an ONNX model with its intermediates as outputs",
@@ -73,7 +74,7 @@ def declare(parser: Parser) -> None:
         help="only these batches (default: all; a batch that the file of --against lacks is an error)",
     )  # fmt: skip
     vectors.add_argument(
-        "--vectors", type=_file, metavar="FILE",
+        "--vectors", type=path_of, metavar="FILE",
         help="another program's vectors (.npy, .jsonl): are they the model's, and if not, which setting or mistake "
         "makes them?",
     )  # fmt: skip
@@ -83,13 +84,6 @@ def declare(parser: Parser) -> None:
         help="print texts that tell mistakes apart, as JSON lines with the reason for each",
     )
     vectors.add_argument("--prompt", metavar="TEXT", help="the text that the model puts before each text")
-
-
-def _file(word: str) -> Path:
-    """Read a path. An empty one, from an unset variable, would be the current folder."""
-    if not word:
-        raise ArgumentTypeError("it is empty; name a file or a folder")
-    return Path(word)
 
 
 def run(arguments: Any) -> int:

@@ -14,8 +14,8 @@ from minibert.equations.input_layer import Array
 from minibert.errors import nearest_name
 
 from .report import OF_A_PORT, SHOWN, Comparison, Shares, fits, listed
-from .subjects import Subject
-from .traces import Traces, keys_of
+from .subjects import Subject, keys_of
+from .traces import Traces
 
 # batches that alone test something -> the tested part
 ALONE_SHOWS = {

@@ -24,8 +24,8 @@ from minibert.verify.mistakes.wrong_modules import ROUNDINGS, Formula
 
 from .places import CAUSES, IMPOSSIBLE, ROUNDS, ZEROS, Place, differing, places, weighed_up
 from .report import OF_A_PORT, PORT_SHARE, Comparison, Difference, listed, over_kinds, rms
-from .subjects import Subject
-from .traces import INPUT_LAYER, Traces
+from .subjects import INPUT_LAYER, Subject
+from .traces import Traces
 
 # A mistake explains a difference if it leaves at most this share of it, and at most this many tolerances
 LEFT, ROUNDED = 0.05, 10.0

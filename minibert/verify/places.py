@@ -21,8 +21,8 @@ from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, kep
 from minibert.verify.mistakes.wrong_modules import FORMATS, Formula, rounded, to_q8_0
 
 from .report import OF_A_PORT, Difference, Shares, in_float64, over_kinds, rms
-from .subjects import Subject
-from .traces import HEAD, Traces
+from .subjects import HEAD, Subject
+from .traces import Traces
 
 NORM_ALONE = 1e-6  # tolerance of one norm on the same input; 4e-7 measured. A wrong eps shows only here
 FLOAT32 = 1e-5  # tolerance of each module of a float32 port that is compared in a narrower format

@@ -30,8 +30,8 @@ from minibert.models.open.load import is_folder
 
 from .counterparts import Counterpart, Sides
 from .report import ERROR_SHARE, Comparison, Shares
-from .subjects import Subject
-from .traces import Traces, tokens_of
+from .subjects import Subject, tokens_of
+from .traces import Traces
 
 Calls = Mapping[str, Sequence["Array | None"]]  # path of a module -> one array per call, None if it is not kept
 

@@ -187,6 +187,42 @@ def over_kinds(differences: Iterable[Difference]) -> list[Difference]:
     return combined
 
 
+# -- tables ------------------------------------------------------------------------------------------------------
+
+
+def by_place(places: dict[str, list[Difference]], whose: str, shares: Shares) -> Iterator[str]:
+    """Write one line per place: its worst intermediate, and the errors of its last one."""
+    rows = [["where", "intermediates", "max difference", "of", "rms error here", f"rms error {whose}", "verdict"]]
+    for place, differences in places.items():
+        worst = max(differences, key=lambda d: (np.isnan(d.largest), d.largest))
+        verdict = "within rounding" if all(d.accepted(shares) for d in differences) else "DIFFERENT"
+        size = f"{worst.largest:.2g}", worst.key
+        rows.append([place, str(len(differences)), *size, *_errors(differences[-1]), verdict])
+    return table(rows)
+
+
+def by_intermediate(summed: Iterable[Difference], whose: str, shares: Shares) -> Iterator[str]:
+    """Write one line per intermediate, over all batches."""
+    rows = [["intermediate", "batches", "max difference", "equal", "rms error here", f"rms error {whose}", "verdict"]]
+    for d in summed:
+        verdict = "DIFFERENT" if not d.accepted(shares) else "equal" if d.largest == 0 else "within rounding"
+        equal = f"{int(d.equal * 1000) / 10:g} %"  # never rounded up to 100
+        rows.append([d.key, str(len(d.kinds)), f"{d.largest:.2g}", equal, *_errors(d), verdict])
+    return table(rows)
+
+
+def _errors(d: Difference) -> list[str]:
+    return [f"{error:.2g}" if np.isfinite(error) else "-" for error in (d.error_ours, d.error_theirs)]
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Write cells in columns: the first and the last aligned left, numbers aligned right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        first, *numbers, last = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join([first, *(cell.rstrip().rjust(len(cell)) for cell in numbers), last]).rstrip()
+
+
 # -- the verdict ---------------------------------------------------------------------------------------------------
 
 SHOWN = 12  # names that one line lists
@@ -315,11 +351,3 @@ def listed(names: Sequence[str]) -> str:
     'sum, logits'
     """
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-
-
-def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Write cells in columns: the first and the last aligned left, numbers aligned right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        first, *numbers, last = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join([first, *(cell.rstrip().rjust(len(cell)) for cell in numbers), last]).rstrip()

@@ -20,8 +20,8 @@ from minibert.equations.input_layer import Array
 
 from .counterparts import Port
 from .reference import Paths
-from .subjects import Subject
-from .traces import Traces, opened, read_arrays, tokens_of
+from .subjects import Subject, tokens_of
+from .traces import Traces, opened, read_arrays
 
 ONNX = ".onnx"
 

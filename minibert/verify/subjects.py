@@ -1,8 +1,8 @@
-"""The part of a model that is compared, its input layer or the whole encoder: batches, traces and tolerances."""
+"""The part of a model that is compared, its input layer or the whole encoder: tolerances, traces and batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property, partial
 from typing import Any
@@ -21,7 +21,7 @@ from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.blocks import Stack
 
 from .report import ERROR_SHARE, PORT_SHARE, Difference, compare
-from .traces import INPUT_LAYER, Traces, tokens_of, trace
+from .traces import Traces
 
 # |difference| / max(1, |value|) after a norm or a projection; against torch at most 5.7e-7. Before a norm nothing may
 # differ: rows are copied and sums round alike
@@ -29,6 +29,7 @@ AFTER_NORM = 2e-6
 # The same for the blocks; against torch 6.7e-6 on seeded models, 6.7e-5 on MiniLM, where the rms errors decide
 IN_BLOCKS, ATTENTION = 1e-5, 1e-6
 
+INPUT_LAYER, BLOCKS, HEAD = "input layer", "blocks", "head"  # the parts of a model, in the order of a trace
 SEQUENCES, LENGTH, PAST = 3, 7, 3  # three sequences of seven tokens; three tokens in the cache
 UNMASKED = {"right_pad": "right_pad_no_mask", "pads_inside_mask": "pads_inside"}
 NAMED = {"token_type_ids": "types", "langs": "languages", "task_type_ids": "tasks"}
@@ -236,6 +237,42 @@ def at_pairs(x: Array, mask: Array, visible: Array) -> Array:
     mask (batch, seq): True at tokens, False at padding; visible (query, key): the keys that each query sees.
     """
     return np.asarray(np.moveaxis(x, 1, -1)[mask[:, :, None] & mask[:, None, :] & visible])
+
+
+# -- traces -----------------------------------------------------------------------------------------------------
+
+
+def trace(model: EmbeddingLayer | Encoder, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Trace one batch; past_length may be an array of one number, as in a file."""
+    keywords: dict[str, Any] = dict(inputs)
+    if "past_length" in keywords:
+        keywords["past_length"] = int(np.asarray(keywords["past_length"]).item())
+    return model.trace(keywords.pop("input_ids", None), **keywords)
+
+
+def tokens_of(batch: Mapping[str, Array]) -> tuple[Array | None, Array]:
+    """Return a batch's ids, and a mask that is True at tokens and False at padding, both (batch, seq)."""
+    ids = batch.get("input_ids")
+    shape = np.shape(batch["inputs_embeds"])[:-1] if ids is None else np.shape(ids)
+    shape = shape if len(shape) == 2 else (1, *shape)
+    mask = np.reshape(batch.get("attention_mask", np.ones(shape)), (shape[0], -1))[:, -shape[1] :] != 0
+    return None if ids is None else np.reshape(ids, shape), np.asarray(mask)
+
+
+def keys_of(traces: Mapping[str, Iterable[str]]) -> list[str]:
+    """List the names of all kinds of batch in the order of computation; a name of only one kind is in its place too.
+
+    >>> keys_of({"plain": {"a": 0, "c": 0}, "types": {"a": 0, "b": 0, "c": 0}})
+    ['a', 'b', 'c']
+    """
+    order: list[str] = []
+    for named in traces.values():
+        place = 0
+        for key in named:
+            if key not in order:
+                order.insert(place, key)
+            place = order.index(key) + 1
+    return order
 
 
 # -- batches -----------------------------------------------------------------------------------------------------

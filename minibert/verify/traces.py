@@ -1,4 +1,4 @@
-"""Traces and the files that hold them: kind of batch -> name of the intermediate -> array, with the inputs beside it.
+"""The files that hold traces: kind of batch -> name of the intermediate -> array, with the inputs beside it.
 
 In a .safetensors or .npz file the names are "<kind>|inputs|<name>" and "<kind>|<key>". No pickle is opened, and every
 error names the file.
@@ -7,7 +7,7 @@ error names the file.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from tokenize import TokenError  # raised for a header that NumPy takes for one of Python 2
@@ -20,12 +20,9 @@ from minibert.equations.input_layer import Array
 from minibert.files.reading import reading
 from minibert.files.tables import convert
 from minibert.files.writing import naming, write_output
-from minibert.models.encoder import Encoder
-from minibert.models.input_layer import EmbeddingLayer
 
 Traces = dict[str, dict[str, Array]]  # kind -> name -> array
 
-INPUT_LAYER, BLOCKS, HEAD = PARTS = "input layer", "blocks", "head"  # in the order of a trace
 NPZ = ".npz"
 ENDINGS = (".safetensors", NPZ)
 READABLE = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
@@ -35,42 +32,6 @@ BROKEN = (ValueError, TypeError, KeyError, EOFError, SyntaxError, OverflowError,
           MemoryError)  # fmt: skip
 # an .npz may unpack to this many bytes, or to MOST times its size; 244 compressed traces unpack to at most 4 times
 ROOM, MOST = 1 << 26, 20
-
-
-def trace(model: EmbeddingLayer | Encoder, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Trace one batch; past_length may be an array of one number, as in a file."""
-    keywords: dict[str, Any] = dict(inputs)
-    if "past_length" in keywords:
-        keywords["past_length"] = int(np.asarray(keywords["past_length"]).item())
-    return model.trace(keywords.pop("input_ids", None), **keywords)
-
-
-def tokens_of(batch: Mapping[str, Array]) -> tuple[Array | None, Array]:
-    """Return a batch's ids, and a mask that is True at tokens and False at padding, both (batch, seq)."""
-    ids = batch.get("input_ids")
-    shape = np.shape(batch["inputs_embeds"])[:-1] if ids is None else np.shape(ids)
-    shape = shape if len(shape) == 2 else (1, *shape)
-    mask = np.reshape(batch.get("attention_mask", np.ones(shape)), (shape[0], -1))[:, -shape[1] :] != 0
-    return None if ids is None else np.reshape(ids, shape), np.asarray(mask)
-
-
-def keys_of(traces: Mapping[str, Iterable[str]]) -> list[str]:
-    """List the names of all kinds of batch in the order of computation; a name of only one kind is in its place too.
-
-    >>> keys_of({"plain": {"a": 0, "c": 0}, "types": {"a": 0, "b": 0, "c": 0}})
-    ['a', 'b', 'c']
-    """
-    order: list[str] = []
-    for named in traces.values():
-        place = 0
-        for key in named:
-            if key not in order:
-                order.insert(place, key)
-            place = order.index(key) + 1
-    return order
-
-
-# -- files -------------------------------------------------------------------------------------------------------
 
 
 def write_traces(path: Path, inputs: Traces, traces: Traces) -> None:

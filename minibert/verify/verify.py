@@ -8,7 +8,7 @@ checkpoints are also compared with numbers that public notebooks print.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -28,10 +28,10 @@ from minibert.threads.computing import on_one_thread
 from . import printed, shipped
 from .counterparts import Counterpart, Port
 from .reference import Reference, installed
-from .report import Comparison, Difference, Shares, in_float64, over_kinds, table
+from .report import Comparison, Difference, Shares, by_intermediate, by_place, in_float64, over_kinds
 from .sources import ONNX, DebugTree, OnnxModel
-from .subjects import EncoderSubject, Subject, batches, encoder_batches
-from .traces import Traces, as_traces, checked, keys_of, read_traces, write_traces
+from .subjects import EncoderSubject, Subject, batches, encoder_batches, keys_of
+from .traces import Traces, as_traces, checked, read_traces, write_traces
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -306,9 +306,6 @@ def _compared(subject: Subject, other: Counterpart, inputs: Traces, ours: Traces
     return in_float64(found, ours, exactly, other.shares, follows, lambda d: not d.passes)
 
 
-# -- the tables of differences --------------------------------------------------------------------------------------
-
-
 def _show(
     report: Comparison, subject: Subject, keys: Sequence[str], whose: str, against: str, shares: Shares, form: str
 ) -> str:
@@ -323,7 +320,7 @@ def _show(
         places.setdefault(subject.place(d.key), []).append(d)
     report.accepted = {d.key: d.accepted(shares) for d in summed}
     wrong = [d for d in summed if not report.accepted[d.key]]
-    whole = _places(places, whose, shares) if subject.has_places else _intermediates(summed, whose, shares)
+    whole = by_place(places, whose, shares) if subject.has_places else by_intermediate(summed, whose, shares)
     factor = max(d.share for d in report.compared)  # 0 unless a narrower format is named
     allowed = f"{factor:g} times that of our own computation in {form}" if factor else ""
     report.say(*whole, "", subject.words(whose, against, allowed), "")
@@ -333,7 +330,7 @@ def _show(
     if subject.has_places:
         kinds = ", ".join(_kinds(report, wrong[0].key, shares))
         report.fail(f"first difference: {place}, {wrong[0].key}, in {kinds}; all of {place}:", "")
-        report.say(*_intermediates(places[place], whose, shares), "")
+        report.say(*by_intermediate(places[place], whose, shares), "")
     else:
         report.fail(*(f"{d.key} differs in {', '.join(_kinds(report, d.key, shares))}" for d in wrong))
     return place
@@ -343,28 +340,3 @@ def _kinds(report: Comparison, key: str, shares: Shares) -> list[str]:
     """List the batches in which one intermediate is wrong; all together may be wrong by errors that pass alone."""
     those = [d for d in report.compared if d.key == key and not d.passes]
     return [kind for d in [d for d in those if not d.accepted(shares)] or those for kind in d.kinds]
-
-
-def _places(places: dict[str, list[Difference]], whose: str, shares: Shares) -> Iterator[str]:
-    """Write one line per place: its worst intermediate, and the errors of its last one."""
-    rows = [["where", "intermediates", "max difference", "of", "rms error here", f"rms error {whose}", "verdict"]]
-    for place, differences in places.items():
-        worst = max(differences, key=lambda d: (np.isnan(d.largest), d.largest))
-        verdict = "within rounding" if all(d.accepted(shares) for d in differences) else "DIFFERENT"
-        size = f"{worst.largest:.2g}", worst.key
-        rows.append([place, str(len(differences)), *size, *_errors(differences[-1]), verdict])
-    return table(rows)
-
-
-def _intermediates(summed: Iterable[Difference], whose: str, shares: Shares) -> Iterator[str]:
-    """Write one line per intermediate, over all batches."""
-    rows = [["intermediate", "batches", "max difference", "equal", "rms error here", f"rms error {whose}", "verdict"]]
-    for d in summed:
-        verdict = "DIFFERENT" if not d.accepted(shares) else "equal" if d.largest == 0 else "within rounding"
-        equal = f"{int(d.equal * 1000) / 10:g} %"  # never rounded up to 100
-        rows.append([d.key, str(len(d.kinds)), f"{d.largest:.2g}", equal, *_errors(d), verdict])
-    return table(rows)
-
-
-def _errors(d: Difference) -> list[str]:
-    return [f"{error:.2g}" if np.isfinite(error) else "-" for error in (d.error_ours, d.error_theirs)]

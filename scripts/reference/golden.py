@@ -27,7 +27,8 @@ from safetensors.numpy import load_file, save, save_file
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.verify.traces import read_traces, trace
+from minibert.verify.subjects import trace
+from minibert.verify.traces import read_traces
 
 ROOT = Path(__file__).resolve().parents[2]
 ENCODERS = ROOT / "tests/reference/encoder"

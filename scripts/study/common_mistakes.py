@@ -27,8 +27,7 @@ from minibert.verify.mistakes.mistake import Mistake, all_places, begin, with_mi
 from minibert.verify.mistakes.wrong_modules import one_pass
 from minibert.verify.mistakes.wrong_rows import ROWS
 from minibert.verify.report import compare, rms
-from minibert.verify.subjects import batches, tolerances
-from minibert.verify.traces import trace
+from minibert.verify.subjects import batches, tolerances, trace
 
 model = study.load("bert")
 

@@ -30,8 +30,7 @@ from minibert.families.parts.modules import LayerNorm
 from minibert.families.parts.steps import Lookup, Norm, Project
 from minibert.models.run import packing
 from minibert.verify.report import Difference, compare, rms
-from minibert.verify.subjects import tolerances
-from minibert.verify.traces import trace
+from minibert.verify.subjects import tolerances, trace
 
 # |difference| / max(1, |reference|) after a norm or a projection. Measured: 4.6e-7 over the tiny checkpoints (after
 # DeBERTa's projection and norm), 2.7e-7 in the stored rows of full size, where outputs reach 27

@@ -20,8 +20,8 @@ from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families.parts.steps import Tokens
 from minibert.verify.report import compare
-from minibert.verify.subjects import tolerances
-from minibert.verify.traces import Traces, trace
+from minibert.verify.subjects import tolerances, trace
+from minibert.verify.traces import Traces
 
 Tensors = dict[str, Array]
 

@@ -30,8 +30,8 @@ from minibert.equations.input_layer import Array
 from minibert.threads.computing import on_one_thread
 from minibert.verify.reference import Reference
 from minibert.verify.report import Comparison, rms
-from minibert.verify.subjects import EncoderSubject, encoder_batches
-from minibert.verify.traces import read_traces, trace
+from minibert.verify.subjects import EncoderSubject, encoder_batches, trace
+from minibert.verify.traces import read_traces
 from minibert.verify.verify import verify
 
 pytestmark = pytest.mark.reference

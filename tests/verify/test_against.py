@@ -16,8 +16,8 @@ import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.verify.report import Difference, compare, over_kinds
-from minibert.verify.subjects import batches, padding_id
-from minibert.verify.traces import read_traces, trace
+from minibert.verify.subjects import batches, padding_id, trace
+from minibert.verify.traces import read_traces
 from minibert.verify.verify import verify
 
 # -- against a file ------------------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ from minibert.verify.mistakes import wrong_modules
 from minibert.verify.mistakes.wrong_modules import ROUNDINGS
 from minibert.verify.places import differing, places
 from minibert.verify.report import Comparison
-from minibert.verify.subjects import EncoderSubject
-from minibert.verify.traces import Traces, trace
+from minibert.verify.subjects import EncoderSubject, trace
+from minibert.verify.traces import Traces
 from minibert.verify.verify import FORMATS
 
 Array = np.ndarray[Any, Any]

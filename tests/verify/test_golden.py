@@ -26,8 +26,8 @@ from safetensors.numpy import load_file, save_file
 import minibert
 from minibert.verify.report import compare
 from minibert.verify.shipped import TEXTS
-from minibert.verify.subjects import encoder_batches
-from minibert.verify.traces import read_traces, trace
+from minibert.verify.subjects import encoder_batches, trace
+from minibert.verify.traces import read_traces
 from minibert.verify.vectors import read_vectors
 from minibert.verify.verify import verify
 

@@ -16,8 +16,8 @@ from minibert.verify.mistakes.mistake import all_places, begin
 from minibert.verify.mistakes.mistake import with_mistake as steps_with
 from minibert.verify.mistakes.wrong_rows import ROWS
 from minibert.verify.report import compare
-from minibert.verify.subjects import AFTER_NORM, batches, tolerances
-from minibert.verify.traces import Traces, trace
+from minibert.verify.subjects import AFTER_NORM, batches, tolerances, trace
+from minibert.verify.traces import Traces
 from minibert.verify.verify import verify
 
 ONE_PASS = "variance in one pass"  # needs rows far from zero, which no reference has: below

@@ -29,8 +29,8 @@ from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, wit
 from minibert.verify.reference import Reference
 from minibert.verify.report import Comparison
 from minibert.verify.shipped import Shipped
-from minibert.verify.subjects import IN_BLOCKS, EncoderSubject, encoder_batches
-from minibert.verify.traces import BLOCKS, HEAD, as_traces, trace
+from minibert.verify.subjects import BLOCKS, HEAD, IN_BLOCKS, EncoderSubject, encoder_batches, trace
+from minibert.verify.traces import as_traces
 from minibert.verify.verify import compare_with, read_against
 
 PAGE = (Path(verify_module.__file__).parent / "MISTAKES.md").read_text(encoding="utf-8")

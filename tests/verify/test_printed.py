@@ -37,8 +37,7 @@ from minibert.verify import printed
 from minibert.verify import verify as verify_module
 from minibert.verify.printed import SEEDS, check, find, half_steps, half_units, verify_seed
 from minibert.verify.report import Comparison, compare_ids
-from minibert.verify.subjects import Subject, tolerances
-from minibert.verify.traces import trace
+from minibert.verify.subjects import Subject, tolerances, trace
 from minibert.verify.verify import verify
 
 BERT = BY_NAME["bert"]

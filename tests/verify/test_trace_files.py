@@ -30,7 +30,8 @@ from minibert.verify import sources
 from minibert.verify.report import Comparison
 from minibert.verify.shipped import TEXTS, read_texts
 from minibert.verify.sources import TREE
-from minibert.verify.traces import ROOM, read_traces, trace, write_traces
+from minibert.verify.subjects import trace
+from minibert.verify.traces import ROOM, read_traces, write_traces
 from minibert.verify.vectors import read_vectors
 from minibert.verify.verify import FORMATS, read_against, verify
 

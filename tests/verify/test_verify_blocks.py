@@ -32,8 +32,9 @@ from minibert.verify.subjects import (
     at_pairs,
     at_tokens,
     encoder_batches,
+    trace,
 )
-from minibert.verify.traces import read_traces, trace
+from minibert.verify.traces import read_traces
 
 verify_encoder = partial(verify_part, encoder=True)
 

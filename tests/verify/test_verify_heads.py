@@ -20,8 +20,7 @@ from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.mistakes import MISTAKES
-from minibert.verify.subjects import EncoderSubject, encoder_batches
-from minibert.verify.traces import HEAD
+from minibert.verify.subjects import HEAD, EncoderSubject, encoder_batches
 
 MASKED = HEAD_CASE["bert-masked_word"]
 

@@ -17,7 +17,7 @@ from minibert.families.parts.plan import GIVEN, IDS, PIECES, REAL, Plan, Step, g
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.blocks import Stack
-from minibert.verify.traces import BLOCKS, HEAD, INPUT_LAYER, tokens_of
+from minibert.verify.subjects import BLOCKS, HEAD, INPUT_LAYER, tokens_of
 
 
 class At(NamedTuple):
