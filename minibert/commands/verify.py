@@ -149,7 +149,7 @@ def _refuse(arguments: Any, names: Sequence[str], why: str) -> None:
 
 
 def _seeds(arguments: Any) -> int:
-    from minibert.verify.printed import SEEDS, verify_seed
+    from minibert.verify.shipped import SEEDS, verify_seed
 
     others = (*INTERMEDIATES, "vectors", "prompt", "texts", "tolerance", "named", "revision")
     _refuse(arguments, others, "--seeds names its own models and commits; leave out all else but --local-files-only")

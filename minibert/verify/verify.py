@@ -25,7 +25,7 @@ from minibert.models.open.load_encoder import load_encoder
 from minibert.models.sentences.sentences import complete, shows
 from minibert.threads.computing import on_one_thread
 
-from . import printed, shipped
+from . import shipped
 from .counterparts import Counterpart, Port
 from .reference import Reference, installed
 from .report import Comparison, Difference, Shares, by_intermediate, by_place, in_float64, over_kinds
@@ -186,10 +186,10 @@ def verify(
             compare_with(report, subject, other, inputs, texts, tolerance, form)
         if not encoder and not isinstance(other, Port | shipped.Shipped):
             # a folder may have any name: if the reference can be run, only the reference decides
-            values = None if other is not None and is_folder(model) else printed.find(model, opened)
+            values = None if other is not None and is_folder(model) else shipped.find_printed(model, opened)
             if values is not None:
                 alone = "torch and transformers are not installed, so the reference was not run; "
-                printed.compare(report, subject, values, "also " if other is not None else alone)
+                shipped.compare_printed(report, subject, values, "also " if other is not None else alone)
                 return report
         if other is None:
             if save is None:
@@ -232,7 +232,8 @@ def _best_reference(subject: Subject, model: str, hub: dict[str, Any]) -> Counte
 
 
 def _nothing(model: str, encoder: bool, subject: Subject) -> ValueError:
-    unprinted = "" if encoder else f", the package has no printed values of it (only of {', '.join(printed.names())})"
+    known = ", ".join(shipped.printed_models())
+    unprinted = "" if encoder else f", the package has no printed values of it (only of {known})"
     why: tuple[str | Option, ...] = (
         f"torch and transformers are not installed{unprinted}, and it does not have the weights of {shipped.MODEL}, "
         "whose reference values ship with minibert; install both (the extra `reference`), or name a file with ",

@@ -34,7 +34,7 @@ import training
 import minibert
 from minibert.equations.blocks import Affine, Block, Linear
 from minibert.equations.input_layer import Array
-from minibert.verify.printed import half_units
+from minibert.verify.shipped import half_units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,8 +14,8 @@ import numpy as np
 from fake_hub import FakeHub, redirect_to_second
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from minibert.verify import printed
-from minibert.verify.printed import half_units
+from minibert.verify import shipped
+from minibert.verify.shipped import half_units
 
 Shapes = dict[str, tuple[int, ...]]
 FACTS: dict[str, Any] = json.loads(Path(__file__).with_name("real_facts.json").read_text(encoding="utf-8"))
@@ -117,7 +117,7 @@ def shapes_of(model: str) -> Shapes:
 
 
 def printed_of(model: str) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((printed.DATA / f"{model}.json").read_text(encoding="utf-8"))
+    values: dict[str, Any] = json.loads((shipped.DATA / f"{model}.json").read_text(encoding="utf-8"))
     return values
 
 

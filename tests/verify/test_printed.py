@@ -33,10 +33,10 @@ import minibert
 from minibert.cli import main
 from minibert.commands.verify import NO_HUB
 from minibert.equations.input_layer import Array
-from minibert.verify import printed
+from minibert.verify import shipped
 from minibert.verify import verify as verify_module
-from minibert.verify.printed import SEEDS, check, find, half_steps, half_units, verify_seed
 from minibert.verify.report import Comparison, compare_ids
+from minibert.verify.shipped import SEEDS, check_printed, find_printed, half_steps, half_units, verify_seed
 from minibert.verify.subjects import Subject, tolerances, trace
 from minibert.verify.verify import verify
 
@@ -67,9 +67,9 @@ def test_nothing_to_compare_with(capsys: Printed) -> None:
 def test_stored_values_are_found_by_name_and_sizes(model: str, name: str | None) -> None:
     sizes = printed_of(name or "gpt2")["sizes"]
     layer: Any = SimpleNamespace(config=sizes)
-    found = find(model, layer)
+    found = find_printed(model, layer)
     assert (found and found["model"]) == name
-    assert find(model, SimpleNamespace(config={**sizes, "vocab_size": 5})) is None  # type: ignore[arg-type]
+    assert find_printed(model, SimpleNamespace(config={**sizes, "vocab_size": 5})) is None  # type: ignore[arg-type]
 
 
 KEPT = FACTS["bert-base-uncased"]
@@ -106,7 +106,8 @@ def test_printed_sums_are_those_of_printed_rows(model: str, tmp_path: Path) -> N
 
 def test_the_page_counts_the_printed_numbers() -> None:
     page = Path(__file__).parents[2] / "scripts" / "site" / "pages" / "verifier.md"
-    counts = [sum(np.size(each["printed"]) for each in printed_of(model)["values"]) for model in printed.names()]
+    values = [printed_of(model)["values"] for model in shipped.printed_models()]
+    counts = [sum(np.size(entry["printed"]) for entry in entries) for entries in values]
     assert "{} printed numbers of bert-base-uncased and {} of gpt2".format(*counts) in page.read_text(encoding="utf-8")
 
 
@@ -137,7 +138,7 @@ def only_lookups(values: dict[str, Any]) -> dict[str, Any]:
 def test_printed_rows_are_checked_to_half_a_unit(planted: Path) -> None:
     values = only_lookups(printed_of("bert-base-uncased"))
     with minibert.load(planted) as layer:
-        checked = check(Subject(layer, minibert.load), values)
+        checked = check_printed(Subject(layer, minibert.load), values)
         assert {c.key for c in checked} == set(LOOKUPS)
         assert all(c.passes for c in checked) and sum(c.numbers for c in checked) > 250
         for entry in values["values"]:
@@ -145,10 +146,10 @@ def test_printed_rows_are_checked_to_half_a_unit(planted: Path) -> None:
             digits = len(text.partition("e")[0].partition(".")[2])
             unit = 10.0 ** (int(text.partition("e")[2] or 0) - digits)
             entry["printed"][0][0] = f"{float(text) + 1.2 * unit:.{digits + 1}e}"  # further off than half a unit
-            assert not all(c.passes for c in check(Subject(layer, minibert.load), values)), entry
+            assert not all(c.passes for c in check_printed(Subject(layer, minibert.load), values)), entry
             near = Decimal(text) + Decimal(1).scaleb(Decimal(text).as_tuple().exponent)  # one more in the last digit
             entry["printed"][0][0] = str(near)
-            assert not all(c.passes for c in check(Subject(layer, minibert.load), values)), entry
+            assert not all(c.passes for c in check_printed(Subject(layer, minibert.load), values)), entry
             entry["printed"][0][0] = text
 
 
@@ -180,7 +181,7 @@ def test_other_ids_than_printed_fail(planted: Path, monkeypatch: Patch) -> None:
     """Every number may be right: the tokenizer is another one."""
     values = only_lookups(printed_of("bert-base-uncased"))
     wrong = {**values, "texts": [{"text": "we lived", "input_ids": [1, 2]}]}
-    monkeypatch.setattr(printed, "find", lambda model, layer: wrong)
+    monkeypatch.setattr(shipped, "find_printed", lambda model, layer: wrong)
     report = verify(str(planted))
     assert not report.passed and all(c.passes for c in report.checked)
     assert [line for line in report.lines if line.startswith("'we lived' gives input_ids ")]
@@ -219,13 +220,13 @@ def hub(folders: dict[str, Path], tmp_path: Path, monkeypatch: Patch) -> Iterato
 @pytest.fixture
 def rows_alone(monkeypatch: Patch) -> None:
     """Of the printed numbers those that are a table's own, which the made-up models can have right."""
-    found = printed.find
+    found = shipped.find_printed
 
     def find(model: str, layer: Any) -> dict[str, Any] | None:
         values = found(model, layer)
         return values and {**values, "values": [entry for entry in values["values"] if is_row(entry)]}
 
-    monkeypatch.setattr(printed, "find", find)
+    monkeypatch.setattr(shipped, "find_printed", find)
 
 
 @pytest.mark.usefixtures("rows_alone")
@@ -253,7 +254,7 @@ def test_every_printed_number_can_be_a_float32(model: str) -> None:
     """What is allowed holds at least one float32: NumPy prints the fewest digits that name it, not the nearest ones."""
     for entry in printed_of(model)["values"]:
         numbers = np.array(entry["printed"], np.float64)
-        allowed = np.maximum(half_units(entry["printed"]), half_steps(numbers)) + printed.SLACK
+        allowed = np.maximum(half_units(entry["printed"]), half_steps(numbers)) + shipped.SLACK
         assert (np.abs(numbers.astype(np.float32) - numbers) <= allowed).all(), entry
 
 

@@ -39,7 +39,7 @@ def exchanged(at: At, projections: Mapping[str, str]) -> Iterator[Step]:
             yield splits[letter]._replace(of=splits[other].of)
 
 
-def in_order(order: tuple[int, ...], at: At) -> Iterator[Step]:
+def projections_in_order(order: tuple[int, ...], at: At) -> Iterator[Step]:
     """Exchange query, key and value: the weights of three maps, or the thirds of one.
 
     A query is exchanged only if it is as wide as a key.
@@ -170,7 +170,7 @@ def causal(at: At, right: bool, wrong: bool, ahead: int = 0) -> Iterator[Step]:
 
 def window(change: Callable[[int], int | None]) -> Wrong:
     """Use another window in the blocks that have one."""
-    return reconfigured(lambda own: None if own.window is None else own._replace(window=change(own.window)), "keep")
+    return reconfigured(lambda x: None if x.window is None else x._replace(window=change(x.window)), "keep")
 
 
 def open_at_one_end(ahead: bool) -> Wrong:
@@ -184,21 +184,15 @@ def open_at_one_end(ahead: bool) -> Wrong:
                        if step.part.window is not None and not at.stack.causal]  # fmt: skip
 
 
-def mask_as_length(at: At) -> Iterator[Step]:
-    """Take the sum of the mask as the number of the first tokens that are visible."""
-
-    def visible(right: Callable[[Array], Array], real: Array) -> Array:
-        return right(np.arange(real.shape[1]) < real.sum(1, keepdims=True))
-
-    for step in at.steps("keep"):
-        yield step._replace(formula=partial(visible, step.formula))
+def other_padding(change: Callable[[Array], Array]) -> Wrong:
+    """Compute the visible keys from another mask of tokens that are not padding."""
+    return on("keep", lambda step: step._replace(formula=lambda real: step.formula(change(real))))
 
 
-def padding_seen(at: At) -> Iterator[Step]:
+def padding_seen(at: At) -> Iterable[Step]:
     """Let tokens attend to padding, in models that are causal or have a window; elsewhere that is "mask ignored"."""
-    if at.block and (at.stack.causal or any(block.attention.window is not None for block in at.stack.blocks)):
-        for step in at.steps("keep"):
-            yield step._replace(formula=lambda real, right=step.formula: right(np.ones_like(real)))
+    hides = at.block and (at.stack.causal or any(block.attention.window is not None for block in at.stack.blocks))
+    return other_padding(np.ones_like)(at) if hides else ()
 
 
 def mask_from_ids(at: At) -> Iterator[Step]:
@@ -278,7 +272,7 @@ ATTENTION: tuple[Mistake, ...] = (
     *(Mistake(f"scores of {q} and {k}", LETTERS, exchanged({"q": q, "k": k}), "local") for q, k in ("kq", "qq")),
     Mistake("k gathered in place of v", LETTERS, exchanged({"v": "k"}), "local"),
     *(Mistake(f"q k v in another order: {' '.join('qkv'[i] for i in order)}", "The order is query, key, value.",
-              partial(in_order, order), on_vectors=True) for order in [(1, 0, 2), (0, 2, 1)]),
+              partial(projections_in_order, order), on_vectors=True) for order in [(1, 0, 2), (0, 2, 1)]),
     Mistake("biases of queries and keys exchanged", LETTERS, biases_exchanged, on_vectors=True),
     # terms of the scores
     *(Mistake(f"{name} missing", TERM, term(name, lambda x: x * 0), on_vectors=True)
@@ -336,7 +330,8 @@ ATTENTION: tuple[Mistake, ...] = (
     Mistake("window forgotten", "Some blocks of this model see only near tokens.", window(lambda width: None),
             keys=WINDOWS),
     Mistake("padding seen", "Padding is not seen, by tokens before it or after it.", padding_seen),
-    Mistake("mask taken as a length", "Padding may stand before the text or inside it.", mask_as_length),
+    Mistake("mask taken as a length", "Padding may stand before the text or inside it.",
+            other_padding(lambda real: np.arange(real.shape[1]) < real.sum(1, keepdims=True))),
     Mistake("mask from the ids", "The attention mask says which tokens are padding, not the ids.", mask_from_ids),
     # masking
     Mistake("mask ignored", "Padding and hidden tokens get attention weights.", masked(no_mask)),

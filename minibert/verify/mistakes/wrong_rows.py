@@ -165,7 +165,7 @@ def left_out(ids: str) -> Wrong:
     return sums(lambda at, of: (key for key in of if at.plan[key].kind != "rows" or at.plan[key].part.step.ids != ids))
 
 
-def in_order(order: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Wrong:
+def rows_in_order(order: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Wrong:
     """Add three or more rows in another order; the order of two makes no difference."""
     return sums(lambda at, of: order(of) if len(of) > 2 else of)
 
@@ -228,7 +228,7 @@ ROWS: tuple[Mistake, ...] = (
     Mistake("position rows left out", "Each token's position adds a row, not zeros.", zeros("position_ids")),
     Mistake("type rows left out", "Without types the reference still adds row 0, not zeros.", zeros("token_type_ids")),
     *(Mistake("rows added in the other order", "Float addition is not associative; a third of all entries differ.",
-              in_order(order)) for order in (lambda of: (of[0], *reversed(of[1:])), lambda of: (*of[1:], of[0]))),
+              rows_in_order(order)) for order in (lambda of: (of[0], *reversed(of[1:])), lambda of: (*of[1:], of[0]))),
     Mistake("type row 0 added", "GPT-2 and XLM add a row for types only if types are passed.", first_type),
     Mistake("type 0 for all tokens", TYPES_ARE, types(np.zeros_like, lambda rows: rows > 1)),
     Mistake("type 1 for all tokens", TYPES_ARE, types(np.ones_like, lambda rows: rows > 1), on_vectors=True),
