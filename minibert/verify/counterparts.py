@@ -87,10 +87,10 @@ class Port(Counterpart):
 
     def traces(self, report: Comparison, subject: Subject, batches: Traces, texts: Sequence[str]) -> Sides:
         in_file = self.theirs.keys() | self.inputs.keys()
-        found = [kind for kind in {**batches, **self.theirs, **self.inputs} if kind in in_file]
-        comparable = [kind for kind in found if self._comparable(report, kind, batches)]
+        recorded = [kind for kind in {**batches, **self.theirs, **self.inputs} if kind in in_file]
+        comparable = [kind for kind in recorded if self._comparable(report, kind, batches)]
         inputs = {kind: batches.get(kind) or self.inputs[kind] for kind in comparable}
-        self._count_batches(report, batches, found, inputs)
+        self._count_batches(report, batches, recorded, inputs)
         if not inputs:
             report.fail("not passed: nothing was compared; is this a trace of another model?")
             return {}, {}, {}
@@ -167,17 +167,17 @@ class Port(Counterpart):
         report.say(*absent, *(f"{line}; {kind} was not compared" for line in wrong))
         return not wrong
 
-    def _count_batches(self, report: Comparison, batches: Traces, found: Sequence[str], inputs: Traces) -> None:
+    def _count_batches(self, report: Comparison, batches: Traces, recorded: Sequence[str], inputs: Traces) -> None:
         """Report how many batches are compared; a text that the caller passed must be among them."""
-        own = [kind for kind in found if kind not in batches]
-        absent = [kind for kind in batches if kind not in found]
+        further = [kind for kind in recorded if kind not in batches]
+        absent = [kind for kind in batches if kind not in recorded]
         count = sum(kind in inputs for kind in batches)
         line = f"{count} of {len(batches)} batches compared, and " if self.whole or count else "compared "
-        line += f"{len(inputs) - count} of the file's own ({', '.join(own)})" if own else ""
+        line += f"{len(inputs) - count} of the file's own ({', '.join(further)})" if further else ""
         lacking = f"; the file lacks {', '.join(absent)}" if absent and (self.whole or count) else ""
         report.say(line.removesuffix(", and ") + lacking)
         if self.whole and absent and (count or absent[-1].startswith("text ")):
-            have = " ".join(kind for kind in found if kind in batches)
+            have = " ".join(kind for kind in recorded if kind in batches)
             missing = f"{len(absent)} of our batches are not in the file: {', '.join(absent)}"
             self._faults.append(f"{missing}; to compare a part, name it by `batches=`: {have}")
         elif self.whole or count:

@@ -45,49 +45,49 @@ def look(
     """Look for the mistake; local: whether each module of an encoder is named too; form: a port's narrower format."""
     judged = local_mistakes(subject, inputs, theirs, tolerance, form)
     local = local and subject.has_places
-    wrong, there = {wrong.key for wrong in judged.found}, report.accepted.keys() & {*subject.module_outputs}
+    wrong, there = {wrong.key for wrong in judged.modules}, report.accepted.keys() & {*subject.module_outputs}
     if local and not form and 2 * len(wrong & there) > len(there):  # a narrower format affects most modules
         for name in (name for name, rounding in ROUNDINGS.items() if _are_in(rounding, theirs, wrong)):
-            again = local_mistakes(subject, inputs, theirs, tolerance, name)
-            if 2 * len(again.found) <= len(judged.found):
-                judged, report.rounding = again, "" if again.found else name
-                right = "all" if not again.found else "most"
+            narrower = local_mistakes(subject, inputs, theirs, tolerance, name)
+            if 2 * len(narrower.modules) <= len(judged.modules):
+                judged, report.rounding = narrower, "" if narrower.modules else name
+                right = "all" if not narrower.modules else "most"
                 report.headline(f"{right} modules that are shown are right in {name}; if that is meant, compare in "
                                 "that format")  # fmt: skip
                 break
         if report.rounding:
             return
-    _say_matches(report, subject, judged.whole, local and any(wrong.fits for wrong in judged.found))
+    _say_matches(report, subject, judged.whole, local and any(wrong.fits for wrong in judged.modules))
     if local:
         _say_local(report, judged)
 
 
 def _are_in(rounding: Formula, theirs: Traces, keys: set[str]) -> bool:
     """Whether more than a fourth of a port's wrong intermediates hold only numbers of a narrower format."""
-    each = [np.asarray(x, np.float32) for named in theirs.values() for key, x in named.items() if key in keys]
-    return 4 * sum(np.array_equal(rounding(x), x, equal_nan=True) for x in each) > len(each)
+    arrays = [np.asarray(x, np.float32) for named in theirs.values() for key, x in named.items() if key in keys]
+    return 4 * sum(np.array_equal(rounding(x), x, equal_nan=True) for x in arrays) > len(arrays)
 
 
-def say_format(report: Comparison, subject: Subject, form: str, told: InFormat) -> None:
+def say_format(report: Comparison, subject: Subject, form: str, verdict: InFormat) -> None:
     """Report that a port is right in a format, or its mistake, and the mistakes that such rounding can hide."""
-    for mistake in {each.name: each for each in told.found}.values():
+    for mistake in {mistake.name: mistake for mistake in verdict.mistakes}.values():
         report.matches.append(mistake.name)
         report.fail(f"matches: {mistake.name}. {reason(mistake, subject.model)}")
-    if told.found:
+    if verdict.mistakes:
         report.headline(f"not right in {form}: {' or '.join(report.matches)}")
         return
     report.rounding = form
-    if told.float32:
+    if verdict.float32:
         report.say(f"right in float32, not computed in {form}")
         return
-    report.hidden = list(dict.fromkeys(each.name for each in told.hidden))
+    report.hidden = list(dict.fromkeys(mistake.name for mistake in verdict.hidden))
     names = ", ".join(report.hidden)
     hides = f"; such rounding can hide: {names}" if names else "; no mistake of the list can hide below such rounding"
     report.say(f"every module that is shown is right in {form}{hides}")
 
 
-def _say_matches(report: Comparison, subject: Subject, found: Iterable[Mistake], by_module: bool = False) -> None:
-    for mistake in found:
+def _say_matches(report: Comparison, subject: Subject, mistakes: Iterable[Mistake], by_module: bool = False) -> None:
+    for mistake in mistakes:
         if mistake.name not in report.matches:
             report.matches.append(mistake.name)
             report.say(f"matches: {mistake.name}. {reason(mistake, subject.model)}")
@@ -96,15 +96,15 @@ def _say_matches(report: Comparison, subject: Subject, found: Iterable[Mistake],
     elif by_module:
         report.say("no single mistake explains the whole model; module by module:")
     else:
-        at = list(all_places(subject.model, subject.head))
+        model_places = list(all_places(subject.model, subject.head))
         known = (mistake for mistake in MISTAKES if mistake.where != "local")
-        tried = {mistake.name for mistake in known if any(with_mistake(mistake, each) for each in at)}
+        tried = {mistake.name for mistake in known if any(with_mistake(mistake, at) for at in model_places)}
         report.say(f"none of the {len(tried)} classic mistakes that this model allows fits")
 
 
 def _say_local(report: Comparison, judged: Judged) -> None:
     """Name every module that is wrong by itself."""
-    report.local = judged.found
+    report.local = judged.modules
     if not report.local:
         left = [d.key for d in over_kinds(report.compared) if d.key not in judged.keys and not report.accepted[d.key]]
         report.say(
@@ -114,11 +114,13 @@ def _say_local(report: Comparison, judged: Judged) -> None:
         return
     size = "beyond what float32 rounds to" if report.passed else "wrong"
     if not report.matches:
-        report.headline(f"{size} by itself: {listed([each.key for each in report.local])}")
+        report.headline(f"{size} by itself: {listed([wrong.key for wrong in report.local])}")
     report.say(f"{size} by itself, on the port's own input; all else follows from this or is right:")
     others = _other_weights(report, judged)
     groups: dict[tuple[str, str], list[Local]] = {}  # by place and mistakes; by mistakes if they explain all of it
-    for wrong in (each for each in report.local if each not in others):
+    for wrong in report.local:
+        if wrong in others:
+            continue
         everywhere = wrong.fits and {*wrong.fits} <= {*report.matches}
         groups.setdefault(("" if everywhere else wrong.place, " or ".join(wrong.fits)), []).append(wrong)
     for (_, names), several in groups.items():
@@ -128,16 +130,16 @@ def _say_local(report: Comparison, judged: Judged) -> None:
             tried = f"; none of {len(wrong.excluded)} mistakes fits" if wrong.excluded else ""
             fits = f"; fits: {names}" if names else tried
             report.say(f"  {wrong.place}: {wrong.key}{more} by {wrong.largest:.2g}{fits}")
-    found = {name for wrong in report.local for name in wrong.fits}
-    report.say(*(f"{name}: {cause}" for name, cause in CAUSES.items() if name in found))
+    fitting = {name for wrong in report.local for name in wrong.fits}
+    report.say(*(f"{name}: {cause}" for name, cause in CAUSES.items() if name in fitting))
 
 
 def _other_weights(report: Comparison, judged: Judged) -> list[Local]:
     """Report once that the weights come from another file, if most linear maps are wrong and no mistake fits."""
-    maps = [each for each in judged.found if each.kind == "dense" and not each.fits]
+    maps = [wrong for wrong in judged.modules if wrong.kind == "dense" and not wrong.fits]
     if len(maps) < FEW_MAPS or 2 * len(maps) <= judged.maps:
         return []
-    shares = sorted(each.share for each in maps)
+    shares = sorted(wrong.share for wrong in maps)
     report.say(
         f"  the weights are not this model's: {len(maps)} of {judged.maps} linear maps differ by {shares[0]:.2g} to "
         f"{shares[-1]:.2g} of the size of their output; compare with the file that the port reads, or allow a tolerance"
@@ -167,13 +169,13 @@ class Local(NamedTuple):
 class Judged(NamedTuple):
     """The findings of local checks.
 
-    found  every module that is wrong by itself, in the order of computation
-    keys   the judged intermediates of blocks and head: see `Place.follows`
-    maps   how many linear maps are judged
-    whole  the mistakes that explain all of each part with a wrong module
+    modules  every module that is wrong by itself, in the order of computation
+    keys     the judged intermediates of blocks and head: see `Place.follows`
+    maps     how many linear maps are judged
+    whole    the mistakes that explain all of each part with a wrong module
     """
 
-    found: list[Local]
+    modules: list[Local]
     keys: set[str]
     maps: int
     whole: list[Mistake]
@@ -183,7 +185,7 @@ class InFormat(NamedTuple):
     """A port's verdict in a format: how each module differs, mistakes that are there, and mistakes that may hide."""
 
     differences: list[Difference]
-    found: list[Mistake]
+    mistakes: list[Mistake]
     hidden: list[Mistake]
     float32: bool  # whether every module is right in float32 too, so that nothing shows the format
 
@@ -192,23 +194,23 @@ def in_format(subject: Subject, inputs: Traces, theirs: Traces, form: str) -> In
     """Compare every module in a format, from the port's own input, and weigh each mistake of the list."""
     differences, float32 = list[Difference](), True
     evidence: dict[int, dict[str, list[Array]]] = {}  # number of a mistake -> part of the model -> its places
-    known = [each for each in MISTAKES if each.where != "local" and not _is_of_format(each, form)]
+    known = [mistake for mistake in MISTAKES if mistake.where != "local" and not _is_of_format(mistake, form)]
     for place in places(subject, inputs, theirs, form):
         differences += place.compared()
         float32 = float32 and not differing(place.in_float32())
         for number, mistake in enumerate(known):
             with suppress(*IMPOSSIBLE):
-                if (told := place.evidence(mistake)) is not None:
-                    evidence.setdefault(number, {}).setdefault(place.at.part, []).append(told)
-    found, hidden = list[Mistake](), list[Mistake]()
+                if (rows := place.evidence(mistake)) is not None:
+                    evidence.setdefault(number, {}).setdefault(place.at.part, []).append(rows)
+    mistakes, hidden = list[Mistake](), list[Mistake]()
     for number, parts in evidence.items():  # one part may hide what another excludes: a head has its own activation
-        alone = [weighed_up([each]) for several in parts.values() for each in several]
+        alone = [weighed_up([rows]) for several in parts.values() for rows in several]
         everywhere = {weighed_up([*chain(*parts.values())]), *map(weighed_up, parts.values())}
         if "found" in (*alone, *everywhere):
-            found.append(known[number])
+            mistakes.append(known[number])
         elif "hidden" in everywhere:
             hidden.append(known[number])
-    return InFormat(differences, found, hidden, float32)
+    return InFormat(differences, mistakes, hidden, float32)
 
 
 def _is_of_format(mistake: Mistake, form: str) -> bool:
@@ -222,7 +224,7 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
 
     tolerance: how much of a difference a mistake may leave, for a port that rounds more than we do.
     """
-    found, keys, maps = list[Local](), set[str](), 0
+    modules, keys, maps = list[Local](), set[str](), 0
     whole, right = Whole(tolerance), dict[int, str]()  # right: places before the first wrong one of their part
     for number, place in enumerate(places(subject, inputs, theirs, form)):
         at, compared = place.at, place.compared()
@@ -230,18 +232,18 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
         wrong = differing([d for d in compared if not place.follows(d.kinds[0], d.key, here)])
         keys |= {d.key for d in compared if at.part != INPUT_LAYER}
         maps += len({d.key for d in compared} & {step.key for step in at.steps("dense")})
-        modules = [WrongModule(place, d, tolerance) for d in wrong if subject.has_places]
+        tested = [WrongModule(place, d, tolerance) for d in wrong if subject.has_places]
         if wrong or at.part in whole.parts:
-            whole.narrow(place, modules[:1])
+            whole.narrow(place, tested[:1])
         else:
             right[number] = at.part
-        for d, module in zip(wrong, modules, strict=False):
+        for d, module in zip(wrong, tested, strict=False):
             fits = module.names()
-            if {*fits} & CAUSES.keys() and any(each.fits == fits for each in found):
+            if {*fits} & CAUSES.keys() and any(other.fits == fits for other in modules):
                 continue  # the first one shows the cause
             excluded = [] if fits else list(dict.fromkeys(x.name for x in MISTAKES if x.name in module.tried))
-            found.append(Local(d.key, subject.place(d.key), d.largest, fits, excluded, module.step.kind,
-                               module.share_of_size()))  # fmt: skip
+            modules.append(Local(d.key, subject.place(d.key), d.largest, fits, excluded, module.step.kind,
+                                 module.share_of_size()))  # fmt: skip
     last = max((number for number, part in right.items() if part in whole.parts), default=-1)
     for number, place in enumerate(islice(places(subject, inputs, theirs, form), last + 1)):
         if not whole.known:
@@ -249,9 +251,9 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
         if right.get(number) in whole.parts:
             whole.narrow(place)
     mistakes = whole.strict or whole.known or []
-    names = plainest(each.name for each in mistakes)
-    mistakes = [each for each in mistakes if each.name in names]
-    return Judged(_named_by(mistakes, _as_in_other_blocks(found)), keys, maps, mistakes)
+    names = plainest(mistake.name for mistake in mistakes)
+    mistakes = [mistake for mistake in mistakes if mistake.name in names]
+    return Judged(_named_by(mistakes, _as_in_other_blocks(modules)), keys, maps, mistakes)
 
 
 class Whole:
@@ -266,31 +268,31 @@ class Whole:
         """Keep the mistakes that explain one more place, beginning with its `first` wrong module."""
         self.parts.add(place.at.part)
         if self.known is None:
-            fit = (each for each in MISTAKES if each.where != "local")
-            self.known = [each for each in fit if all(module.left_by(each) is not None for module in first)]
+            known = (mistake for mistake in MISTAKES if mistake.where != "local")
+            self.known = [mistake for mistake in known if all(module.left_by(mistake) is not None for module in first)]
             self.strict = self.known
         self.known = place.explained_by(self.known, self.tolerance)
-        self.strict = [each for each in self.strict if each in self.known]
+        self.strict = [mistake for mistake in self.strict if mistake in self.known]
         if len(self.strict) > 1:
             self.strict = place.with_padding().explained_by(self.strict, self.tolerance)
 
 
-def _as_in_other_blocks(found: list[Local]) -> list[Local]:
+def _as_in_other_blocks(modules: list[Local]) -> list[Local]:
     """Keep the names that fit one module in every block, if some do: one block alone may not tell two names apart."""
     groups: dict[str, list[set[str]]] = {}
-    for each in found:
-        groups.setdefault(re.sub(r"\d+", "", each.key), []).append({*each.fits})
+    for wrong in modules:
+        groups.setdefault(re.sub(r"\d+", "", wrong.key), []).append({*wrong.fits})
     common = {path: set.intersection(*several) for path, several in groups.items()}
-    named = [(each, common[re.sub(r"\d+", "", each.key)]) for each in found]
-    return [each._replace(fits=[x for x in each.fits if x in both or not both]) for each, both in named]
+    named = [(wrong, common[re.sub(r"\d+", "", wrong.key)]) for wrong in modules]
+    return [wrong._replace(fits=[x for x in wrong.fits if x in both or not both]) for wrong, both in named]
 
 
-def _named_by(whole: list[Mistake], found: list[Local]) -> list[Local]:
+def _named_by(whole: list[Mistake], modules: list[Local]) -> list[Local]:
     """Name a mistake that explains all blocks in each module of a place, if some module there has no explanation."""
     names = list(dict.fromkeys(mistake.name for mistake in whole))
-    unnamed = {each.place for each in found if not each.fits}
-    other = {each.key for each in found if names and each.place in unnamed and not {*names} & {*each.fits}}
-    return [each._replace(fits=names, excluded=[]) if each.key in other else each for each in found]
+    unnamed = {wrong.place for wrong in modules if not wrong.fits}
+    other = {wrong.key for wrong in modules if names and wrong.place in unnamed and not {*names} & {*wrong.fits}}
+    return [wrong._replace(fits=names, excluded=[]) if wrong.key in other else wrong for wrong in modules]
 
 
 # -- one wrong module --------------------------------------------------------------------------------------------
@@ -303,7 +305,7 @@ class WrongModule:
         self.place, self.key, self.rounding, self.step = place, d.key, d.error_ours, place.at.plan[d.key]
         self.allowed = max(ROUNDED * place.subject.allowed[d.key], tolerance)
         self._wide = cache(lambda kind: np.asarray(place.theirs[kind][d.key], float))
-        right = {kind: self._compared(kind, place.fed[kind].found[d.key]) for kind in d.kinds}
+        right = {kind: self._compared(kind, place.fed[kind].outputs[d.key]) for kind in d.kinds}
         # the batch that rules most mistakes out comes first
         self.kinds = sorted(right, key=lambda kind: (right[kind].passes, self._wide(kind).size))
         (whole,) = over_kinds(right.values())
@@ -317,18 +319,18 @@ class WrongModule:
         numbers = (x for kind in self.kinds for x in self.place.theirs[kind].values() if x.dtype.kind == "f")
         if broken and not (broken == ZEROS and self.step.kind == "rows" and any(map(np.any, numbers))):
             return [broken]  # rows of zeros alone were left out
-        listed = self._explaining(each for each in MISTAKES if each.where != "whole")
-        listed = {each: rest for each, rest in listed.items() if not self._is_refuted(each)}
-        here = {each: rest for each, rest in listed.items() if self._is_here(each)}
-        alone = {each: rest for each, rest in here.items() if not self.place.spoils(each, self.key)}
+        listed = self._explaining(mistake for mistake in MISTAKES if mistake.where != "whole")
+        listed = {mistake: rest for mistake, rest in listed.items() if not self._is_refuted(mistake)}
+        here = {mistake: rest for mistake, rest in listed.items() if self._is_here(mistake)}
+        alone = {mistake: rest for mistake, rest in here.items() if not self.place.spoils(mistake, self.key)}
         if not alone and self.step.kind not in OF_ONE:  # these never read another module's output by mistake
             alone = here
         left = alone or self._explaining(self._others()) or here or listed
-        return alike({each.name: rest for each, rest in left.items()}, self.rounding) if left else []
+        return alike({mistake.name: rest for mistake, rest in left.items()}, self.rounding) if left else []
 
     def _explaining(self, mistakes: Iterable[Mistake]) -> dict[Mistake, float]:
         """Select the mistakes that explain the difference, with the rest that each leaves."""
-        return {each: rest for each in mistakes if (rest := self.left_by(each)) is not None}
+        return {mistake: rest for mistake in mistakes if (rest := self.left_by(mistake)) is not None}
 
     def _is_here(self, mistake: Mistake) -> bool:
         """Whether it is this module's mistake, and not one of a module whose output the port does not show."""
@@ -363,33 +365,33 @@ class WrongModule:
         if plan[key] is fed.plan[key] and masks[0] is None:
             return None
         right = (fed.flow[name] for name in plan[key].of[1:])
-        given = (r if x is None else x for x, r in zip(masks, right, strict=True))
-        return np.asarray(plan[key].formula(fed.found[self.key], *given))
+        terms = (r if x is None else x for x, r in zip(masks, right, strict=True))
+        return np.asarray(plan[key].formula(fed.outputs[self.key], *terms))
 
-    def _left(self, made: Callable[..., Array | None]) -> float | None:
+    def _left(self, compute: Callable[..., Array | None]) -> float | None:
         """Measure the difference that remains, rms over all batches; None if the mistake does not explain it."""
         rests = list[Difference]()
         for kind in self.kinds:
             try:
-                x = made(kind)
+                x = compute(kind)
             except IMPOSSIBLE:
                 return None
             if x is None and rests:  # in this batch the port shows more, so that the mistake does not change this key
-                x = self._found(kind)
+                x = self._ours(kind)
             if x is None or x.shape[1:] != self._wide(kind).shape[1:]:
                 return None
             rest = self._compared(kind, x)
             far = rest.error_ours > self.before  # rounding is less
-            if not rest.largest <= self.allowed and (far or not self._rounds_so(made, kind, x)):
+            if not rest.largest <= self.allowed and (far or not self._rounds_so(compute, kind, x)):
                 return None
             rests.append(rest)
         (rest,) = over_kinds(rests)
         most = max(LEFT * self.before, min(ROUNDS * self.rounding, self.before / 2) if self.place.form else 0.0)
         return rest.error_ours if rest.error_ours <= most else None
 
-    def _rounds_so(self, made: Callable[..., Array | None], kind: str, x: Array) -> bool:
+    def _rounds_so(self, compute: Callable[..., Array | None], kind: str, x: Array) -> bool:
         """Whether their error against the mistake in float64 is about as large as ours: some mistakes round a lot."""
-        exact, form = made(kind, wide=True), bool(self.place.form)
+        exact, form = compute(kind, wide=True), bool(self.place.form)
         if exact is None or not (form or self.key in self.place.subject.weighed):
             return False
         here = self._compared(kind, exact, x).error_ours
@@ -397,17 +399,17 @@ class WrongModule:
 
     def share_of_size(self) -> float:
         """Return the rms difference as a share of the rms size of ours."""
-        return self.before / max(rms(np.concatenate([self._found(kind).ravel() for kind in self.kinds])), TINY)
+        return self.before / max(rms(np.concatenate([self._ours(kind).ravel() for kind in self.kinds])), TINY)
 
-    def _found(self, kind: str) -> Array:
-        return self.place.fed[kind].found[self.key]
+    def _ours(self, kind: str) -> Array:
+        return self.place.fed[kind].outputs[self.key]
 
     def _compared(self, kind: str, x: Array, target: Array | None = None) -> Difference:
         """Compare with theirs, or with `target`, in float64 too: the error is then the difference that is left."""
         there = {kind: {self.key: self._wide(kind) if target is None else np.asarray(target, float)}}
         mine = {kind: {self.key: np.asarray(x, np.float32)}}
-        (found,) = self.place.subject.compare(self.place.inputs, mine, there, there)
-        return found
+        (difference,) = self.place.subject.compare(self.place.inputs, mine, there, there)
+        return difference
 
     # -- computed from another input ---------------------------------------------------------------------------
 
@@ -450,7 +452,7 @@ class WrongModule:
     def _order(self) -> Array:
         """Match each of their columns with an equal column of ours, by sorting one weighted sum of the rows."""
         place, kind = self.place, self.kinds[0]
-        ours = self._found(kind)
+        ours = self._ours(kind)
         theirs = np.broadcast_to(place.theirs[kind][self.key], ours.shape)
         ours, theirs = (x.reshape(-1, x.shape[-1]) for x in (ours, theirs))
         mixture, order = np.cos(np.arange(len(ours))), np.empty(ours.shape[1], int)
@@ -459,17 +461,17 @@ class WrongModule:
 
     def _other_modules(self) -> Iterator[Mistake]:
         """Use another module's parameters: a module of the same kind and shape elsewhere in the model."""
-        at, own = self.place.at, self.step.part
+        at, right = self.place.at, self.step.part
         modules = dict(at.layer.modules) | at.stack.others
         for block in at.stack.blocks:
             modules |= block.modules
         for path, module in modules.items():
             path = module_path(path)
-            fits = type(module) is type(own) and module.weight.shape == own.weight.shape
+            fits = type(module) is type(right) and module.weight.shape == right.weight.shape
             if not fits or path == module_path(self.key):
                 continue
-            both = "weight" if own.bias is None else "weight and bias"
-            formula = module if isinstance(own, Linear) else type(own)(module.weight, module.bias, own.eps)
+            both = "weight" if right.bias is None else "weight and bias"
+            formula = module if isinstance(right, Linear) else type(right)(module.weight, module.bias, right.eps)
             yield self._instead(f"{both} of {path}", formula=formula)
 
 

@@ -82,7 +82,7 @@ def judged_by_errors(compared: Sequence[Difference]) -> list[Difference]:
 class Replay:
     """One batch through the steps, in which each step reads the port's intermediates.
 
-    found: our outputs of the part computed last; flow: the values that later steps read, theirs, or ours if the port
+    outputs: ours of the part computed last; flow: the values that later steps read, theirs, or ours if the port
     has none; fed: the keys of the port's values among them.
     """
 
@@ -93,12 +93,12 @@ class Replay:
 
     def go(self, plan: Plan) -> None:
         """Compute the steps of the input layer, of a block, or of a head."""
-        self.plan, self.found = plan, dict[str, Array]()
+        self.plan, self.outputs = plan, dict[str, Array]()
         self.flow = kept(self.flow)
         for key, step in plan.items():
             x = self.flow[key] = step.formula(*(self.flow[name] for name in step.of))
             if not step.hidden and x is not None:
-                self.found[key] = x
+                self.outputs[key] = x
                 self.flow[key] = self._passed_on(step, x)
 
     def _passed_on(self, step: Step, x: Array) -> Array:
@@ -128,20 +128,20 @@ class Replay:
             if step is None or (name != key and name in self.fed):
                 return self.flow[name]
             if name not in values:
-                given = [of(each) for each in step.of]
+                inputs = [of(source) for source in step.of]
                 same = step is self.plan.get(name) and all(
-                    x is self.flow[each] for x, each in zip(given, step.of, strict=True)
+                    x is self.flow[source] for x, source in zip(inputs, step.of, strict=True)
                 )
-                values[name] = (None if name == key else self.flow[name]) if same else step.formula(*given)
+                values[name] = (None if name == key else self.flow[name]) if same else step.formula(*inputs)
             return values[name]
 
-        found: Array | None = of(key)
-        return found
+        computed: Array | None = of(key)
+        return computed
 
     def values(self, wrong: Plan | None, keys: Iterable[str] = ()) -> dict[str, Array]:
         """Compute all keys, or some, with a mistake, each from the port's own numbers."""
-        changed = {key: self.value(key, wrong) if wrong else None for key in keys or self.found}
-        return {key: self.found[key] if x is None else x for key, x in changed.items()}
+        changed = {key: self.value(key, wrong) if wrong else None for key in keys or self.outputs}
+        return {key: self.outputs[key] if x is None else x for key, x in changed.items()}
 
 
 class Lazy(dict[str, Any]):
@@ -164,13 +164,13 @@ class Replay64(Replay):
 
         def passed_on(name: str) -> Any:
             if name in plan and name not in self.fed:
-                return self.found[name]
+                return self.outputs[name]
             x, there = values[name], narrow.theirs.get(name)
             if there is not None and there.dtype == np.float64 and name in self.fed:
                 return change(np.where(there.astype(x.dtype) == x, there, x))  # keep all digits of the port
             return _on_floats(lambda x: (change(x) if name in self.fed else x).astype(np.float64), x)
 
-        self.found = Lazy(lambda key: plan[key].formula(*(self.flow[name] for name in plan[key].of)))
+        self.outputs = Lazy(lambda key: plan[key].formula(*(self.flow[name] for name in plan[key].of)))
         self.flow = Lazy(passed_on, before)
 
 
@@ -189,7 +189,7 @@ class Place:
     ) -> None:  # fmt: skip
         self.subject, self.at, self.at_wide, self.fed, self.wide = subject, at, at_wide, fed, wide
         self.inputs, self.theirs, self.form = inputs, theirs, form
-        self.right_plan = next((each.plan for each in fed.values()), at.plan)  # in the port's format
+        self.right_plan = next((replay.plan for replay in fed.values()), at.plan)  # in the port's format
         self.plan, self.compared, self.broken = cache(self._plan), cache(self._compared), cache(self._broken)
         self.rounded = cache(self._rounded)
 
@@ -204,24 +204,24 @@ class Place:
 
     def _compared(self, mistake: Mistake | None = None) -> list[Difference]:
         """Compare our outputs, with a mistake if one is passed, with the port's."""
-        found, plan = self._right, self.plan(mistake) if mistake else None
+        differences, plan = self._right, self.plan(mistake) if mistake else None
         if plan:
             wrong = Traces()
             for kind in self.inputs:
-                for key in self.fed[kind].found:
+                for key in self.fed[kind].outputs:
                     if (x := self.fed[kind].value(key, plan)) is not None:
                         wrong.setdefault(kind, {})[key] = x
             changed = {(d.kinds, d.key): d for d in self._weigh(wrong, mistake)}
-            found = [*changed.values(), *(d for d in found if (d.kinds, d.key) not in changed)]
-        return [self._with_rounded_input(d) for d in judged_by_errors(found)] if self.form else found
+            differences = [*changed.values(), *(d for d in differences if (d.kinds, d.key) not in changed)]
+        return [self._with_rounded_input(d) for d in judged_by_errors(differences)] if self.form else differences
 
     def _with_rounded_input(self, d: Difference) -> Difference:
         """Allow a port what rounded inputs and parameters change without a rounded output, if it differs by more."""
         if d.accepted(OF_A_PORT) or not np.isfinite(d.error_theirs + d.error_ours):
             return d
         (kind,) = d.kinds
-        both = (self.subject.seen(self.inputs, kind, d.key, each.found[d.key])
-                for each in (self.wide[kind], self.rounded(kind)))  # fmt: skip
+        both = (self.subject.seen(self.inputs, kind, d.key, replay.outputs[d.key])
+                for replay in (self.wide[kind], self.rounded(kind)))  # fmt: skip
         return d._replace(error_ours=float(np.hypot(d.error_ours, rms(np.subtract(*both)))))
 
     def _rounded(self, kind: str) -> Replay64:
@@ -232,7 +232,7 @@ class Place:
 
     @cached_property
     def _right(self) -> list[Difference]:
-        return self._weigh({kind: self.fed[kind].found for kind in self.inputs})
+        return self._weigh({kind: self.fed[kind].outputs for kind in self.inputs})
 
     def _weigh(self, ours: Traces, mistake: Mistake | None = None) -> list[Difference]:
         """Compare some intermediates; if the tolerance does not decide, float64 does."""
@@ -249,9 +249,9 @@ class Place:
 
     def follows(self, kind: str, key: str, wrong: Collection[str]) -> bool:
         """Whether `key` is not judged: an input is broken, or it is a weighted sum of wrong weights, not shown."""
-        own = self.at.block.attention if self.at.block else None
-        unshown = own and key == own.context and own.probabilities not in self.theirs[kind]
-        if own and unshown and {own.scores, own.probabilities} & {*wrong}:
+        bound = self.at.block.attention if self.at.block else None
+        unshown = bound and key == bound.context and bound.probabilities not in self.theirs[kind]
+        if bound and unshown and {bound.scores, bound.probabilities} & {*wrong}:
             return True
         return any(self.broken(kind, name) for name in self._sources(kind, key))
 
@@ -271,7 +271,7 @@ class Place:
         numbers = self.subject.seen(self.inputs, kind, key, there)
         if not np.isfinite(numbers).all():
             return BROKEN
-        return ZEROS if not numbers.any() and np.any(replay.found.get(key, np.ones(()))) else ""
+        return ZEROS if not numbers.any() and np.any(replay.outputs.get(key, np.ones(()))) else ""
 
     def _compare(self, ours: Traces, truth: Traces) -> list[Difference]:
         return [
@@ -281,8 +281,8 @@ class Place:
 
     def in_float32(self) -> list[Difference]:
         """Compare with float32's tolerance, though a narrower format was named."""
-        made = {kind: self.wide[kind].values(None, self.fed[kind].found) for kind in self.inputs}
-        return [d.loosened(FLOAT32) for d in self.subject.compare(self.inputs, made, self.theirs, {})]
+        ours = {kind: self.wide[kind].values(None, self.fed[kind].outputs) for kind in self.inputs}
+        return [d.loosened(FLOAT32) for d in self.subject.compare(self.inputs, ours, self.theirs, {})]
 
     def with_padding(self) -> Place:
         """Return this place with padding included in the comparison."""
@@ -291,7 +291,7 @@ class Place:
 
     def explained_by(self, known: Iterable[Mistake], tolerance: float) -> list[Mistake]:
         """Select the mistakes that compute the port's numbers here, within the port's own rounding."""
-        return [each for each in known if self._wrong_with(each, tolerance) == set()]
+        return [mistake for mistake in known if self._wrong_with(mistake, tolerance) == set()]
 
     def spoils(self, mistake: Mistake, key: str) -> bool:
         """Whether a mistake at `key` changes another intermediate that the port has right."""
@@ -313,13 +313,13 @@ class Place:
         plan, rows = self.plan(mistake, wide=True), list[Array]()
         for kind in self.inputs if plan else ():
             wide, narrow = self.wide[kind], self.fed[kind]
-            for key in (key for key in narrow.found if key in self.theirs[kind]):
-                wrong, right = wide.value(key, plan or {}), wide.found[key]
+            for key in (key for key in narrow.outputs if key in self.theirs[kind]):
+                wrong, right = wide.value(key, plan or {}), wide.outputs[key]
                 there = self.theirs[kind][key]
                 if wrong is None or wrong.shape != right.shape or there.shape != right.shape or right.dtype.kind != "f":
                     continue
                 seen = partial(self.subject.seen, self.inputs, kind, key)
-                numbers = [seen(np.asarray(x, float) - right) for x in (wrong, there, narrow.found[key])]
+                numbers = [seen(np.asarray(x, float) - right) for x in (wrong, there, narrow.outputs[key])]
                 off, theirs, ours = (x.reshape(-1, x.shape[-1] if x.ndim > 1 else 1) for x in numbers)
                 size = float(np.mean(ours**2)) if ours.size else 0.0
                 if size > 0 and np.isfinite(off).all() and np.isfinite(theirs).all():
@@ -347,7 +347,7 @@ def places(subject: Subject, inputs: Traces, theirs: Traces, form: str = "") -> 
     """Replay every batch through the model part by part, and yield each part once all batches have passed it."""
     replays = {kind: Replay(theirs[kind], begin(batch)) for kind, batch in inputs.items()}
     before: Traces = {kind: {} for kind in inputs}
-    for at, at_wide in zip(*(all_places(each.model, each.head) for each in (subject, subject.exact)), strict=True):
+    for at, at_wide in zip(*(all_places(x.model, x.head) for x in (subject, subject.exact)), strict=True):
         here = {kind: batch for kind, batch in inputs.items() if at.part != HEAD or subject.reaches_head(batch)}
         fast = {step.key: step._replace(formula=faster(step.formula)) for step in at.steps("activation")}
         at = at._replace(plan={**at.plan, **fast})

@@ -63,7 +63,7 @@ class Paths:
         self._transposed = {*stack.transposed_in_reference} if stack else set()
         self._positions = {step.path for step, _ in subject.layer.steps if isinstance(step, Positions)}
         steps = [step for step, _ in subject.layer.steps]
-        own = [step.path for step, bound in subject.layer.steps if callable(bound)]
+        modules_of_layer = [step.path for step, bound in subject.layer.steps if callable(bound)]
         first, usual = steps[0].path, ("", *subject.layer.family.prefixes)
         prefixes = [*dict.fromkeys(path[: -len(first)] for path in there if f".{path}".endswith(f".{first}"))]
         chosen = [prefix for prefix in usual if prefix in prefixes] if len(prefixes) > 1 else prefixes
@@ -73,7 +73,7 @@ class Paths:
                              f"{shown}")  # fmt: skip
         self.prefix = prefix = chosen[0]  # the other program has it before this model's paths
         norms = {step.path: "sum" for step in steps if isinstance(step, Norm)}
-        outputs_of = by_module({key: key for key in (*own, *subject.module_outputs)})
+        outputs_of = by_module({key: key for key in (*modules_of_layer, *subject.module_outputs)})
         for path, keys in outputs_of.items():  # the word table's second call looks up the token types
             keys += [key for key in (f"{path} (types)",) if key in subject.allowed]
         self.module_outputs = {prefix + path: keys for path, keys in outputs_of.items()}
@@ -82,10 +82,10 @@ class Paths:
         if (head := subject.head) is not None:  # its pooler is in the base model
             paths = [*(path for path, _ in head.works), *([] if head.pooling == "last" else [head.path])]
             for path, after in pairwise([*paths, ""]):
-                named = {each: [path] for each in (path, prefix + path) if each in there}
+                named = {name: [path] for name in (path, prefix + path) if name in there}
                 self.module_outputs |= named
                 if not named:  # an activation that is not a module enters the next one
-                    self.module_inputs |= {each: [path] for each in (after, prefix + after) if each in there}
+                    self.module_inputs |= {name: [path] for name in (after, prefix + after) if name in there}
         # the softmax is in the module of the scores; their key is that module's path and a name
         scores = {key.rpartition(".")[0]: (key, f"attentions.{i}") for i, key in enumerate(subject.scores)}
         self.softmax: dict[str, list[tuple[str, str]]] = {}
@@ -96,9 +96,9 @@ class Paths:
         self, outputs_of: Calls, inputs_of: Calls, known: Mapping[str, Array], batch: Mapping[str, Array]
     ) -> dict[str, Array]:
         """Return one batch's intermediates under our names, from what left and entered modules, and `known` ones."""
-        found = dict(_paired(self.module_outputs, outputs_of)) | dict(_paired(self.module_inputs, inputs_of))
+        arrays = dict(_paired(self.module_outputs, outputs_of)) | dict(_paired(self.module_inputs, inputs_of))
         shape = tokens_of(batch)[1].shape
-        return {key: self._as_traced(key, x, shape) for key, x in found.items()} | dict(known)
+        return {key: self._as_traced(key, x, shape) for key, x in arrays.items()} | dict(known)
 
     def _as_traced(self, key: str, x: Array, shape: tuple[int, ...]) -> Array:
         """Return an output of transformers with its axes in the order of a trace; shape is (batch, seq)."""
@@ -149,7 +149,7 @@ class Reference(Counterpart):
         import transformers
 
         config = {key: thawed(value) for key, value in self._layer.config.items()}
-        why, flash = "", any(each.name.endswith("emb_ln.weight") for each in self._layer.tensors)
+        why, flash = "", any(tensor.name.endswith("emb_ln.weight") for tensor in self._layer.tensors)
         if "ntk" in (config.get("rope_scaling") or {}).values():
             why = "scales its rotary frequencies by 'ntk', which transformers does not compute"
         elif flash and self._layer.family.model_type == "xlm-roberta":
@@ -283,9 +283,9 @@ class Reference(Counterpart):
             more = {"output_attentions": True} if subject.scores else {}
             if subject.head is not None and whole:
                 with _quiet():
-                    made = model(**named, **more, output_hidden_states=True)
-                both = [made.start_logits, made.end_logits] if "start_logits" in made else []
-                known["logits"] = np.stack([*map(_array, both)], axis=-1) if both else _array(made.logits)
+                    output = model(**named, **more, output_hidden_states=True)
+                both = [output.start_logits, output.end_logits] if "start_logits" in output else []
+                known["logits"] = np.stack([*map(_array, both)], axis=-1) if both else _array(output.logits)
                 if subject.head.pooling == "last":  # its map is applied to every token, then one token is selected
                     known[subject.head.path] = known["logits"]
             else:

@@ -90,7 +90,7 @@ def compare(
     allowed: the tolerance of each; weighed: keys whose larger difference passes if the rms errors agree; seen: from
     kind, key and array, selects the numbers to compare.
     """
-    found = []
+    differences = []
     for kind, mine in ours.items():
         for key in (key for key in mine if key in theirs.get(kind, {})):
             here, there, true = mine[key], theirs[kind][key], truth.get(kind, {}).get(key)
@@ -98,12 +98,12 @@ def compare(
             if fits(here, there):
                 here, there = (seen(kind, key, x) for x in np.broadcast_arrays(here, there))
                 numbers = _compare(here, there, None if true is None else seen(kind, key, true))
-            found.append(Difference(key, (kind,), *numbers, allowed[key], key in weighed))
-    return found
+            differences.append(Difference(key, (kind,), *numbers, allowed[key], key in weighed))
+    return differences
 
 
 def in_float64(
-    found: Sequence[Difference], ours: Traces, compared: Callable[[str, dict[str, Array]], list[Difference]],
+    differences: Sequence[Difference], ours: Traces, compared: Callable[[str, dict[str, Array]], list[Difference]],
     shares: Shares, follows: Callable[[str, str, set[str]], bool], undecided: Callable[[Difference], bool],
 ) -> list[Difference]:  # fmt: skip
     """Compare with float64 batch by batch, the shortest first; a key is left out once it is plainly wrong.
@@ -112,13 +112,13 @@ def in_float64(
     float64 decides a difference.
     """
     decided, plain, far = dict[tuple[str, str], Difference](), set[str](), Traces()  # plain: by all batches so far
-    for d in filter(undecided, found):
+    for d in filter(undecided, differences):
         far.setdefault(d.kinds[0], {})[d.key] = ours[d.kinds[0]][d.key]
-    for kind, named in sorted(far.items(), key=lambda each: sum(x.size for x in each[1].values())):
+    for kind, named in sorted(far.items(), key=lambda batch: sum(x.size for x in batch[1].values())):
         if left := {key: x for key, x in named.items() if key not in plain and not follows(kind, key, plain)}:
             decided |= {(kind, d.key): d for d in compared(kind, left)}
             plain = {d.key for d in over_kinds(decided.values()) if d.plain(shares)}
-    return [decided.get((d.kinds[0], d.key), d) for d in found]
+    return [decided.get((d.kinds[0], d.key), d) for d in differences]
 
 
 def _compare(a: Array, b: Array, truth: Array | None) -> tuple[float, float, float, float]:
@@ -268,12 +268,12 @@ class Comparison:
     @property
     def differences(self) -> dict[str, float]:
         wrong = {d.key: d.largest for d in over_kinds(self.compared) if not self.accepted.get(d.key, d.passes)}
-        far = {each["text"]: each["distance"] for each in self.texts if not each["passed"]}
+        far = {text["text"]: text["distance"] for text in self.texts if not text["passed"]}
         return wrong | {text: np.inf if distance is None else distance for text, distance in far.items()}
 
     @property
     def mistakes(self) -> list[str]:
-        return self.matches or list(dict.fromkeys(fit for each in self.local for fit in each.fits))
+        return self.matches or list(dict.fromkeys(fit for module in self.local for fit in module.fits))
 
     def __bool__(self) -> bool:  # else `assert compare(...)` would hold for a wrong port
         return self.passed
@@ -306,11 +306,11 @@ class Comparison:
             for d in over_kinds(self.compared)
         ]  # fmt: skip
         same = "missing", "wrong_inputs", "local", "texts", "matches", "rounding", "hidden", "ruled_out"
-        made: dict[str, Any] = _as_json({
+        report: dict[str, Any] = _as_json({
             "passed": self.passed, "model": "".join(self.lines[:1]), "intermediates": intermediates,
             "printed": self.checked, **{name: getattr(self, name) for name in same}, "lines": self.lines[1:],
         })  # fmt: skip
-        return made
+        return report
 
 
 def _as_json(value: Any) -> Any:
@@ -318,9 +318,9 @@ def _as_json(value: Any) -> Any:
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, dict):
-        return {name: _as_json(each) for name, each in value.items()}
+        return {name: _as_json(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_as_json(each) for each in value]
+        return [_as_json(entry) for entry in value]
     if isinstance(value, float | np.floating):
         return float(value) if np.isfinite(value) else None
     return value

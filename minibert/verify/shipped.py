@@ -66,7 +66,7 @@ def find(model: EmbeddingLayer | Encoder) -> Values | None:
         return None
     if any(list(x.shape) != wanted[path][0] for path, x in parameters.items()):
         return None
-    for path, x in sorted(parameters.items(), key=lambda each: int(np.prod(each[1].shape))):
+    for path, x in sorted(parameters.items(), key=lambda item: int(np.prod(item[1].shape))):
         whole = x if isinstance(x, np.ndarray | StoredTable) else x.array()  # fetched from the Hub at once, not by rows
         if sha256_of(whole) != wanted[path][1]:
             return None
@@ -180,7 +180,7 @@ def check_printed(subject: Subject, stored: Mapping[str, Any]) -> list[Checked]:
     """Compare every printed number with the layer's trace: half a printed unit, and a norm's rounding, are allowed."""
     # so that a remote table fetches all rows at once
     subject.layer.steps[0].module.table.expect(entry["input_ids"] for entry in stored["values"])
-    found: dict[str, list[tuple[float, float]]] = {}
+    distances: dict[str, list[tuple[float, float]]] = {}
     for entry in stored["values"]:
         key = entry["key"]
         rows = subject.trace({"input_ids": np.array([entry["input_ids"]])})[key][0]
@@ -188,9 +188,9 @@ def check_printed(subject: Subject, stored: Mapping[str, Any]) -> list[Checked]:
         printed = np.array(entry["printed"], np.float64)
         unit = np.maximum(half_units(entry["printed"]), half_steps(printed))
         limit = unit + SLACK + subject.allowed[key] * np.maximum(1, np.abs(printed))
-        found.setdefault(key, []).extend(zip(np.abs(got - printed).flat, limit.flat, strict=True))
+        distances.setdefault(key, []).extend(zip(np.abs(got - printed).flat, limit.flat, strict=True))
     checked = []
-    for key, pairs in found.items():
+    for key, pairs in distances.items():
         off, allowed = max(pairs, key=lambda pair: pair[0] / pair[1])
         passes = all(off <= most for off, most in pairs)
         checked.append(Checked(key, len(pairs), float(off), float(allowed), passes))

@@ -89,9 +89,9 @@ class DebugTree(Port):
         """Read the whole model's outputs, which the tree does not name; the last hidden state is the normed one."""
         depth, outputs = len(subject.scores), f"{model}_outputs_"
         both = (self._folder / f"{outputs}encoder_last_hidden_state.safetensors").is_file()
-        own = f"{subject.layer.side}_" if both else ""
-        names = {f"{name}.{i}": f"{own}{name}_{i}" for name in ("hidden_states", "attentions") for i in range(depth)}
-        names |= {f"hidden_states.{depth}": f"{own.removeprefix('decoder_')}last_hidden_state"} if depth else {}
+        side = f"{subject.layer.side}_" if both else ""
+        names = {f"{name}.{i}": f"{side}{name}_{i}" for name in ("hidden_states", "attentions") for i in range(depth)}
+        names |= {f"hidden_states.{depth}": f"{side.removeprefix('decoder_')}last_hidden_state"} if depth else {}
         names |= {"logits": "logits"} if subject.head is not None else {}
         files = {key: self._folder / f"{outputs}{name}.safetensors" for key, name in names.items()}
         return {key: _tensor(path) for key, path in files.items() if path.is_file()}
@@ -171,10 +171,10 @@ class OnnxModel(Port):
         outputs_of = {path: _module_outputs(nodes, path) for path in paths.module_outputs}
         inputs_of = {path: _module_inputs(nodes, path) for path in paths.module_inputs}
         softmax = {key: value for path, keys in paths.softmax.items() for key, value in _softmax(nodes, path, keys)}
-        wanted = {name for found in (*outputs_of.values(), *inputs_of.values()) for name in found} | {*softmax.values()}
+        wanted = {name for names in (*outputs_of.values(), *inputs_of.values()) for name in names} | {*softmax.values()}
         with self._computing():
             session = onnxruntime.InferenceSession(self.name, providers=["CPUExecutionProvider"])
-        marked = [each.name for each in session.get_outputs()]
+        marked = [output.name for output in session.get_outputs()]
         if not (shown := [name for name in marked if name in wanted]):
             raise ValueError(f"{self.name}: no output of it is a module's; mark all intermediates as outputs")
         self.lines = [f"{len(shown)} of its {len(marked)} outputs are intermediates of a trace"]
@@ -190,7 +190,7 @@ class OnnxModel(Port):
             inputs[kind] = batch
             traces[kind] = paths.trace(_arrays(outputs_of, outputs), _arrays(inputs_of, outputs), known, batch)
         if not traces:
-            shapes = ", ".join(f"{each.name} {each.shape}" for each in session.get_inputs())
+            shapes = ", ".join(f"{x.name} {x.shape}" for x in session.get_inputs())
             raise ValueError(f"{self.name} takes {shapes}, and no batch has these; export it with dynamic shapes")
         self.lines += [f"left out, since the ONNX model has other inputs: {', '.join(left)}"] if left else []
         return inputs, traces
@@ -217,10 +217,10 @@ class OnnxModel(Port):
 
     def _module(self, node: Any) -> str | None:
         """Return the path of the innermost module: the scopes end with the node's own name."""
-        for each in node.metadata_props:
-            if each.key == SCOPES:
+        for entry in node.metadata_props:
+            if entry.key == SCOPES:
                 try:
-                    scopes = ast.literal_eval(each.value)
+                    scopes = ast.literal_eval(entry.value)
                 except (ValueError, SyntaxError, MemoryError, RecursionError) as error:  # too many brackets
                     kind = type(error).__name__
                     raise ValueError(f"{self.name}: {SCOPES} of node {node.name!r} is no list ({kind})") from None
@@ -248,26 +248,26 @@ def _module_inputs(nodes: Sequence[Node], path: str) -> list[str]:
 
 def _softmax(nodes: Sequence[Node], path: str, keys: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Pair scores and attention weights with input and output of the softmax nodes in an attention, call by call."""
-    found = [node for node in nodes if node.kind == "Softmax" and node.path == path]
-    if len(found) == len(keys):
-        for node, (scores, weights) in zip(found, keys, strict=True):
+    inside = [node for node in nodes if node.kind == "Softmax" and node.path == path]
+    if len(inside) == len(keys):
+        for node, (scores, weights) in zip(inside, keys, strict=True):
             yield from ((scores, node.takes[0]), (weights, node.gives[0]))
 
 
 def _arrays(names: Mapping[str, Sequence[str]], outputs: Mapping[str, Array]) -> dict[str, list[Array | None]]:
     """Select the computed arrays; integers are left out, since a graph also passes sizes."""
-    found = {path: [outputs.get(name) for name in several] for path, several in names.items()}
-    return {path: [x for x in several if x is None or x.dtype.kind == "f"] for path, several in found.items()}
+    arrays = {path: [outputs.get(name) for name in several] for path, several in names.items()}
+    return {path: [x for x in several if x is None or x.dtype.kind == "f"] for path, several in arrays.items()}
 
 
 def _feeds(batch: Mapping[str, Array], inputs: Collection[Any]) -> dict[str, Array] | None:
     """Select a batch's inputs for the model; None if the model takes no batch of this shape."""
     shape = tokens_of(batch)[1].shape
-    arrays = {**{each.name: FILLED[each.name](shape) for each in inputs if each.name in FILLED}, **batch}
-    if {each.name for each in inputs} != arrays.keys():
+    arrays = {**{tensor.name: FILLED[tensor.name](shape) for tensor in inputs if tensor.name in FILLED}, **batch}
+    if {tensor.name for tensor in inputs} != arrays.keys():
         return None
-    for each in inputs:
-        sizes = zip(each.shape, arrays[each.name].shape, strict=False)
-        if len(each.shape) != arrays[each.name].ndim or any(isinstance(a, int) and a != b for a, b in sizes):
+    for tensor in inputs:
+        sizes = zip(tensor.shape, arrays[tensor.name].shape, strict=False)
+        if len(tensor.shape) != arrays[tensor.name].ndim or any(isinstance(a, int) and a != b for a, b in sizes):
             return None
-    return {each.name: np.asarray(arrays[each.name], DTYPES.get(each.type)) for each in inputs}
+    return {tensor.name: np.asarray(arrays[tensor.name], DTYPES.get(tensor.type)) for tensor in inputs}

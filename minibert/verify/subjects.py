@@ -29,7 +29,7 @@ AFTER_NORM = 2e-6
 # The same for the blocks; against torch 6.7e-6 on seeded models, 6.7e-5 on MiniLM, where the rms errors decide
 IN_BLOCKS, ATTENTION = 1e-5, 1e-6
 
-INPUT_LAYER, BLOCKS, HEAD = "input layer", "blocks", "head"  # the parts of a model, in the order of a trace
+INPUT_LAYER, BLOCKS, HEAD = PARTS = "input layer", "blocks", "head"  # the parts of a model, in the order of a trace
 SEQUENCES, LENGTH, PAST = 3, 7, 3  # three sequences of seven tokens; three tokens in the cache
 UNMASKED = {"right_pad": "right_pad_no_mask", "pads_inside_mask": "pads_inside"}
 NAMED = {"token_type_ids": "types", "langs": "languages", "task_type_ids": "tasks"}
@@ -202,7 +202,7 @@ def _compared_head(encoder: Encoder) -> tuple[BoundHead | None, str]:
     (row,) = [
         row for row in HEADS[encoder.config.model_type] if (row.name, row.maps[-1].path) == (head.name, head.path)
     ]
-    named = not all(each.tied for each in row.maps) or row.named_by(architectures(encoder.config))
+    named = not all(table.tied for table in row.maps) or row.named_by(architectures(encoder.config))
     return (head if named else None), ""
 
 

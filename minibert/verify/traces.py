@@ -117,8 +117,8 @@ def opened(path: Path) -> Path:
 def read_npy(path: Path) -> Array:
     """Read the one array of a .npy file. Raises ValueError that names the file."""
     with open(opened(path), "rb") as file, reading(str(path), "NumPy", *BROKEN):
-        found = np.lib.format.read_array(file, allow_pickle=False)
-    return checked(found, str(path))
+        array = np.lib.format.read_array(file, allow_pickle=False)
+    return checked(array, str(path))
 
 
 def read_npz(path: Path) -> dict[str, Array]:
@@ -132,8 +132,8 @@ def read_npz(path: Path) -> dict[str, Array]:
             raise ValueError(f"{path}: {size:,} bytes unpack to {unpacked:,}, unlike a trace; write it by numpy.savez")
         for name in file.files:
             with reading(f"{path}: {name}", "NumPy", *BROKEN):
-                found = np.asarray(file[name])
-            arrays[name] = found if found.dtype.kind == "U" else checked(found, f"{path}: {name}")
+                array = np.asarray(file[name])
+            arrays[name] = array if array.dtype.kind == "U" else checked(array, f"{path}: {name}")
     return arrays
 
 

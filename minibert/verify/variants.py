@@ -103,8 +103,8 @@ class Variants:
 
         @cache
         def changed() -> TextPipeline:  # without truncation of the vectors
-            made = self.encoder.with_settings(tokenizer and tokenizer(), **{"dim": WIDE, **changes})
-            steps = made.pipeline(prompt=self.prompt if prompt is None else prompt)
+            encoder = self.encoder.with_settings(tokenizer and tokenizer(), **{"dim": WIDE, **changes})
+            steps = encoder.pipeline(prompt=self.prompt if prompt is None else prompt)
             steps.dim = None if steps.dim == WIDE else steps.dim
             return steps
 
@@ -112,7 +112,8 @@ class Variants:
             changed_texts = [*map(text, texts)]
             if rows is None:
                 return np.asarray(then(np.stack(changed().all(changed_texts))))
-            return np.stack([self._vector(changed(), each, **rows) for each in changed().tokenize(changed_texts, 0)])
+            encoded = changed().tokenize(changed_texts, 0)
+            return np.stack([self._vector(changed(), text_ids, **rows) for text_ids in encoded])
 
         return make
 
@@ -151,7 +152,7 @@ class Variants:
         """Return a function that makes the model with a mistake; it raises TypeError if this model cannot have it."""
 
         @cache  # rounded weights are a copy, made once
-        def made() -> Make:
+        def wrong_model() -> Make:
             places = [*all_places(self.encoder), self.pooled]
             wrong = [with_mistake(mistake, at) for at in places]
             if not any(wrong):
@@ -159,7 +160,7 @@ class Variants:
             *plans, pooled = [plan or at.plan for plan, at in zip(wrong, places, strict=True)]
             return self._encode(rows={"plans": plans}, after=tuple(step.formula for step in pooled.values()))
 
-        return lambda texts: made()(texts)
+        return lambda texts: wrong_model()(texts)
 
     # -- settings: after the blocks ------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ def verify_vectors(
     source = vectors if isinstance(vectors, Path) else "the array"
     if texts is not None and stored is not None and list(texts) != stored:
         raise ValueError(f"{source} has texts, and they differ from the texts that were passed; leave one out")
-    known = list(texts or stored or [each.text for each in TEXTS])
+    known = list(texts or stored or [probe.text for probe in TEXTS])
     if len(theirs) != len(known):
         raise ValueError(f"{source} has {len(theirs)} vectors, but there are {len(known)} texts")
     with load_encoder(model, revision=revision, local_files_only=local_files_only) as encoder:
@@ -182,7 +182,8 @@ class Search:
                 hidden = f"{rms(self.apart):.1g} of their length"
                 return [f"its rounding hides a mistake that changes vectors by less than {hidden}"]
         report.matches = plainest(variant.name for variant in fits)
-        report.ruled_out = [name for name in dict.fromkeys(each.name for each in tried) if name not in report.matches]
+        names = dict.fromkeys(variant.name for variant in tried)
+        report.ruled_out = [name for name in names if name not in report.matches]
         remedies = {variant.name: variant.remedy for variant in fits}
         return [f"matches: {name}. {remedies[name]}" for name in report.matches] or self._hints(len(report.ruled_out))
 
@@ -252,8 +253,8 @@ class Search:
         most = ROUNDS * distances(right + change, right).max()
         nearest = [variant._replace(remedy=f"In float16. {variant.remedy}")
                    for _, variant in sorted(fits, key=itemgetter(0))[:1]]  # fmt: skip
-        return [each for each in nearest
-                if self._distances(self._computed(each.make, self.every), self.every).max() <= most]  # fmt: skip
+        return [variant for variant in nearest
+                if self._distances(self._computed(variant.make, self.every), self.every).max() <= most]  # fmt: skip
 
     # -- if no variant fits --------------------------------------------------------------------------------------
 

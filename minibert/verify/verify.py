@@ -301,10 +301,10 @@ def _compared(subject: Subject, other: Counterpart, inputs: Traces, ours: Traces
     order = [*dict.fromkeys(subject.place(key) for key in keys_of(ours))]
 
     def follows(_kind: str, key: str, plain: set[str]) -> bool:  # a block's numbers follow from the blocks before
-        return any(order.index(subject.place(key)) > order.index(subject.place(each)) for each in plain)
+        return any(order.index(subject.place(key)) > order.index(subject.place(earlier)) for earlier in plain)
 
-    found = subject.compare(inputs, ours, theirs, {})
-    return in_float64(found, ours, exactly, other.shares, follows, lambda d: not d.passes)
+    differences = subject.compare(inputs, ours, theirs, {})
+    return in_float64(differences, ours, exactly, other.shares, follows, lambda d: not d.passes)
 
 
 def _show(

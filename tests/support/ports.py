@@ -18,8 +18,8 @@ from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.mistakes.mistake import Mistake, all_places, begin, kept, with_mistake
 from minibert.verify.report import Comparison
-from minibert.verify.subjects import batches, encoder_batches, trace
-from minibert.verify.traces import PARTS, Traces
+from minibert.verify.subjects import PARTS, batches, encoder_batches, trace
+from minibert.verify.traces import Traces
 from minibert.verify.verify import verify
 
 BERT = BY_NAME["bert"]

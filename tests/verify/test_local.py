@@ -126,7 +126,7 @@ def test_a_module_that_several_blocks_use_is_judged_in_each(block: int) -> None:
             made = right[entering] @ stored[f"{path}.attention.query.weight"]
             made += stored[f"{path}.attention.query.bias"]
             theirs[kind] = {name: right[name] for name in ("hidden_states.0", entering)} | {key: made}
-        found = local_mistakes(subject, inputs, theirs).found
+        found = local_mistakes(subject, inputs, theirs).modules
     assert [(each.key, each.place, each.fits) for each in found] == [(key, f"block {block}", ["weight transposed"])]
 
 

@@ -289,7 +289,7 @@ def fits(folder: Path, key: str, change: Any) -> list[list[str]]:
         theirs = {"plain": by_steps(encoder, inputs["plain"])}
         theirs["plain"][key] = change(encoder, theirs["plain"]).astype(np.float32)
         subject = EncoderSubject(encoder, partial(load_encoder, folder))
-        return [each.fits for each in local_mistakes(subject, inputs, theirs).found if each.key == key]
+        return [each.fits for each in local_mistakes(subject, inputs, theirs).modules if each.key == key]
 
 
 QUERY, ACT, NORM = (f"encoder.layer.0.{path}" for path in (
@@ -306,7 +306,7 @@ def test_a_mistake_shows_where_a_file_has_less(folders: dict[str, Path]) -> None
             key for block in encoder.stack.blocks for key in (block.attention.scores, block.attention.probabilities)
         }
         theirs["plain"] = {key: x for key, x in theirs["plain"].items() if key not in kept}
-        found = local_mistakes(subject, inputs, theirs).found
+        found = local_mistakes(subject, inputs, theirs).modules
     assert [each.key for each in found] == [f"layers.{i}.self_attn.context" for i in (0, 1)]
     assert all("window forgotten" in each.fits for each in found)
 

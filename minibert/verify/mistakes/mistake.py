@@ -103,12 +103,12 @@ def on(kind: str, change: Callable[[Step], Step | None]) -> Wrong:
 
 def by_part(kind: str, make: Callable[[Any], Callable[..., Any] | None]) -> Wrong:
     """Replace the formula of each step of one kind by one that `make` returns for its bound part; None keeps it."""
-    return on(kind, lambda step: None if (made := make(step.part)) is None else step._replace(formula=made))
+    return on(kind, lambda step: None if (formula := make(step.part)) is None else step._replace(formula=formula))
 
 
 def then(step: Step, change: Callable[[Any], Any]) -> Step:
     """Change the output of a step, if it has any."""
-    return step._replace(formula=lambda *x: None if (made := step.formula(*x)) is None else np.asarray(change(made)))
+    return step._replace(formula=lambda *x: None if (y := step.formula(*x)) is None else np.asarray(change(y)))
 
 
 def curried(wrong: Callable[..., Iterable[Step]]) -> Callable[..., Wrong]:

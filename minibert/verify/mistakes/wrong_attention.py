@@ -336,7 +336,7 @@ ATTENTION: tuple[Mistake, ...] = (
     # masking
     Mistake("mask ignored", "Padding and hidden tokens get attention weights.", masked(no_mask)),
     Mistake("mask added as 0 and 1", MASK, masked(lambda visible, dtype: visible.astype(dtype))),
-    *(Mistake("mask inverted", MASK, masked(made)) for made in (
+    *(Mistake("mask inverted", MASK, masked(formula)) for formula in (
         lambda visible, dtype: additive_mask(~visible, dtype),
         lambda visible, dtype: np.asarray(visible * dtype.type(-1e4)))),
     Mistake("scores times the mask", "A score of 0, or of 1e-9, hides nothing: softmax makes exp(0) = 1 of it.",

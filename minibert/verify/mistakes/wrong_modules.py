@@ -53,8 +53,8 @@ def to_q8_0(x: Array) -> Array:
         return x
     blocks = x.reshape(*x.shape[:-1], -1, 32)
     step = np.abs(blocks).max(-1, keepdims=True) / 127
-    made = np.rint(blocks / np.where(step == 0, 1, step)) * to_float16(step)
-    return made.reshape(x.shape).astype(x.dtype)
+    stepped = np.rint(blocks / np.where(step == 0, 1, step)) * to_float16(step)
+    return stepped.reshape(x.shape).astype(x.dtype)
 
 
 ROUNDINGS: Mapping[str, Formula] = {"float16": to_float16, "bfloat16": to_bfloat16}
@@ -78,8 +78,8 @@ def rounded(rounding: Formula, at: At) -> Iterator[Step]:
         return {name: rounding(x) for name, x in values.items() if isinstance(x, np.ndarray)}
 
     def rows(module: Embedding, extra: int, ids: Array | None) -> Array | None:
-        found = looked_up(Embedding(module.table), extra, ids)
-        return None if found is None else times(module.scale, rounding(found))
+        x = looked_up(Embedding(module.table), extra, ids)
+        return None if x is None else times(module.scale, rounding(x))
 
     yield from linear(
         lambda dense: Linear(rounding(dense.weight), None if dense.bias is None else rounding(dense.bias),
@@ -155,8 +155,8 @@ def norm(formula: NormFormula, rms: bool = False, eps: float | None = None) -> W
         if isinstance(module, RMSNorm) != rms or module.eps == eps:
             return None
         weight = module.weight + module.weight.dtype.type(getattr(module, "plus", 0))
-        bias, own = (0 if module.bias is None else module.bias), module.eps if eps is None else eps
-        return lambda x: np.asarray(formula(x, own) * weight + bias)
+        bias, added = (0 if module.bias is None else module.bias), module.eps if eps is None else eps
+        return lambda x: np.asarray(formula(x, added) * weight + bias)
 
     return by_part("norm", make)
 

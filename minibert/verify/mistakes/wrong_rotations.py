@@ -38,10 +38,10 @@ def repeated(rotary: Rotary, layer_type: str | None, x: Array) -> Array:
     cos, sin = rotary.rotary(np.arange(x.shape[-2]), layer_type)
     half = cos.shape[-1] // 2
     cos, sin = (np.repeat(y[..., :half], 2, -1) for y in (cos, sin))
-    made, (a, b) = x.copy(), (x[..., :half], x[..., half : 2 * half])
-    made[..., :half] = a * cos[..., :half] - b * sin[..., :half]
-    made[..., half : 2 * half] = b * cos[..., half:] + a * sin[..., half:]
-    return made
+    y, (a, b) = x.copy(), (x[..., :half], x[..., half : 2 * half])
+    y[..., :half] = a * cos[..., :half] - b * sin[..., :half]
+    y[..., half : 2 * half] = b * cos[..., half:] + a * sin[..., half:]
+    return y
 
 
 def rotated_by_mask(rotary: Rotary, layer_type: str | None, x: Array, real: Array) -> Array:
@@ -93,10 +93,10 @@ def other_frequencies(change: Formula) -> Wrong:
 def of_theta(theta: float, rotation: Rotation) -> Rotation | None:
     """Return the rotation by another theta, by the model's rule if it has one; None for the model's theta."""
     base = rotation.frequencies if rotation.unscaled is None else rotation.unscaled
-    made = rotary_frequencies(2 * len(base), theta)
-    if np.allclose(base, made, atol=0):
+    frequencies = rotary_frequencies(2 * len(base), theta)
+    if np.allclose(base, frequencies, atol=0):
         return None
-    return rotation.of_base(theta) if rotation.of_base else Rotation(made)
+    return rotation.of_base(theta) if rotation.of_base else Rotation(frequencies)
 
 
 def other_type(known: Mapping[str | None, Rotation], name: str | None) -> Rotation | None:
