@@ -19,22 +19,32 @@ from typing import Any
 
 import numpy as np
 
-from minibert.equations.quantization import BITS, PRECISIONS, STEPS, quantized, ranges_of
+from minibert.equations.quantization import BITS, STEPS, quantized, ranges_of
 from minibert.errors import Option, Text, TokenizerError, error_of, parts_of
-from minibert.files.writing import atomic_file, naming, sync_folder
+from minibert.files.writing import naming, sync_folder
 from minibert.models.open.load_encoder import TextModel
 from minibert.models.run.pipeline import Truncated, check_positive, chunked
-from minibert.models.sentences.comparing import TokenVectors, Vectors, changed, rows_of
+from minibert.models.sentences.comparing import TokenVectors, changed, rows_of
 from minibert.models.sentences.search import BLOCK
 from minibert.threads.pool import prefetch
 
-from .stored import KEY, LOCK, Metadata, batches, checksum, compared, difference, metadata_of, shards_of
+from .stored import (
+    LOCK,
+    Metadata,
+    batches,
+    column_of,
+    compared,
+    difference,
+    metadata_of,
+    no_vectors,
+    shards_of,
+    write_shard,
+)
 from .texts import ID, NO_TEXT, PLACE, VECTOR, Texts, arrow
 
 ROWS_PER_SHARD = 4_096  # after an early end, at most this many are computed again
 ROWS_FOR_RANGES = 16_384  # for int8 and uint8, since their ranges come from the first shard
 LONGEST_SHARD = 1 << 29  # bytes of its texts and kept columns: a column of strings ends at 2 GiB, and memory holds some
-NO_IDS, NO_WEIGHTS = np.empty(0, np.int64), np.empty(0, np.float32)
 
 
 def bulk(
@@ -277,43 +287,3 @@ def _write(folder: Path, table: Any, vectors: list[Any], meta: Metadata, check: 
         check()  # the folder may have been moved
         advice = "the shards before it are complete; solve this, and run the same command to continue"
         raise OSError(error.errno, f"{error.strerror}; {advice}", error.filename) from None
-
-
-def write_shard(path: Path, table: Any, meta: Metadata, check: Callable[[], None]) -> Metadata:
-    """Write a shard, add checksums to its metadata and return them; `check`: called before the file gets its name."""
-    pa = arrow()
-    table = table.combine_chunks()
-    meta = {**meta, "sha256": {name: checksum(table[name]) for name in table.column_names}}
-    table = table.replace_schema_metadata({KEY: json.dumps(meta, sort_keys=True)})
-    with atomic_file(path, lasting=True) as file:
-        if path.suffix == ".arrow":
-            with pa.ipc.new_file(file, table.schema) as writer:
-                writer.write_table(table)
-        else:
-            from pyarrow import parquet
-
-            # dictionaries and compression save next to nothing on a vector's numbers, and cost time
-            parquet.write_table(table, file, use_dictionary=False, compression="none")
-        check()
-    return meta
-
-
-def column_of(vectors: Vectors) -> Any:
-    """Return dense vectors, token vectors or sparse vectors as an Arrow array."""
-    pa = arrow()
-    if isinstance(vectors, list):
-        ids, weights = (np.concatenate(parts) for parts in zip((NO_IDS, NO_WEIGHTS), *vectors, strict=True))
-        pairs = pa.StructArray.from_arrays([pa.array(ids.astype(np.int32)), pa.array(weights)], ["id", "weight"])
-        return pa.LargeListArray.from_arrays(np.cumsum([0, *(len(parts.ids) for parts in vectors)]), pairs)
-    rows = rows_of(vectors)
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1])
-    return pa.LargeListArray.from_arrays(vectors.offsets, lists) if isinstance(vectors, TokenVectors) else lists
-
-
-def no_vectors(meta: Metadata) -> Vectors:
-    """Return an empty array of vectors, in the form named in the metadata."""
-    if meta["result"] == "sparse":
-        return []
-    width = -(-meta["dim"] // 8) if meta["precision"] in BITS else meta["dim"]
-    rows = np.empty((0, width), PRECISIONS[meta["precision"]])
-    return TokenVectors(rows, np.zeros(1, np.int64)) if meta["result"] == "tokens" else rows

@@ -1,4 +1,4 @@
-"""Read a folder of `bulk`: its shards, which are tables in Arrow's or Parquet's format, and their vectors.
+"""A folder of `bulk`: its shards, written and read, which are tables in Arrow's or Parquet's format, and their vectors.
 
     vectors-00000.arrow     the columns of the input that are kept, and `vector`: a list of fixed size of numbers; for
                             late interaction a list of such lists; for a sparse vector a list of (id, weight)
@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import pairwise
@@ -26,6 +26,7 @@ from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, PRECISIONS, dequantized, hamming, quantized
 from minibert.equations.sentences import MAXSIMS, SIMILARITIES, dot
 from minibert.files.reading import reading
+from minibert.files.writing import atomic_file
 from minibert.models.sentences import comparing
 from minibert.models.sentences.comparing import (
     Given,
@@ -33,6 +34,7 @@ from minibert.models.sentences.comparing import (
     TokenVectors,
     Vectors,
     changed,
+    rows_of,
     similarity,
     vectors_of,
 )
@@ -176,6 +178,28 @@ def _reading(path: Path) -> AbstractContextManager[None]:
     return reading(str(path), path.suffix[1:], arrow().ArrowException, UnicodeDecodeError, advice=MEND)
 
 
+# -- a whole shard ---------------------------------------------------------------------------------------------------
+
+
+def write_shard(path: Path, table: Any, meta: Metadata, check: Callable[[], None]) -> Metadata:
+    """Write a shard, add checksums to its metadata and return them; `check`: called before the file gets its name."""
+    pa = arrow()
+    table = table.combine_chunks()
+    meta = {**meta, "sha256": {name: checksum(table[name]) for name in table.column_names}}
+    table = table.replace_schema_metadata({KEY: json.dumps(meta, sort_keys=True)})
+    with atomic_file(path, lasting=True) as file:
+        if path.suffix == ".arrow":
+            with pa.ipc.new_file(file, table.schema) as writer:
+                writer.write_table(table)
+        else:
+            from pyarrow import parquet
+
+            # dictionaries and compression save next to nothing on a vector's numbers, and cost time
+            parquet.write_table(table, file, use_dictionary=False, compression="none")
+        check()
+    return meta
+
+
 def finished(folder: Path) -> tuple[list[Path], list[int], Metadata]:
     """Compare the shards as `compared` does. Raises ValueError also for a folder whose run has not ended."""
     try:
@@ -214,6 +238,31 @@ def checksum(column: Any) -> str:
         part = pa.concat_arrays([part, part.slice(0, 0)])  # a copy: its buffers begin at its first value
         digest.update(pa.ipc.read_message(pa.record_batch([part], ["values"]).serialize()).body)
     return digest.hexdigest()
+
+
+# -- vectors in a column ---------------------------------------------------------------------------------------------
+
+
+def column_of(vectors: Vectors) -> Any:
+    """Return dense vectors, token vectors or sparse vectors as an Arrow array."""
+    pa = arrow()
+    if isinstance(vectors, list):
+        none = np.empty(0, np.int64), np.empty(0, np.float32)
+        ids, weights = (np.concatenate(parts) for parts in zip(none, *vectors, strict=True))
+        pairs = pa.StructArray.from_arrays([pa.array(ids.astype(np.int32)), pa.array(weights)], ["id", "weight"])
+        return pa.LargeListArray.from_arrays(np.cumsum([0, *(len(parts.ids) for parts in vectors)]), pairs)
+    rows = rows_of(vectors)
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1])
+    return pa.LargeListArray.from_arrays(vectors.offsets, lists) if isinstance(vectors, TokenVectors) else lists
+
+
+def no_vectors(meta: Metadata) -> Vectors:
+    """Return an empty array of vectors, in the form named in the metadata."""
+    if meta["result"] == "sparse":
+        return []
+    width = -(-meta["dim"] // 8) if meta["precision"] in BITS else meta["dim"]
+    rows = np.empty((0, width), PRECISIONS[meta["precision"]])
+    return TokenVectors(rows, np.zeros(1, np.int64)) if meta["result"] == "tokens" else rows
 
 
 def vectors_in(column: Any) -> Vectors:

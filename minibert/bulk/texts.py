@@ -80,7 +80,8 @@ class Texts:
             raise ValueError(f"{where}: column {text_column!r} must hold texts, found {found_type}; convert it")
         if VECTOR in kept:
             raise ValueError(f"{where}: a column {VECTOR!r} is added, and there is one already; rename it")
-        if STDIN not in self.names and self._has_float_ids():
+        self._float_ids = self.id_column is not None and pa.types.is_floating(self._stored.field(self.id_column).type)
+        if STDIN not in self.names and self._float_ids:
             for _ in self.rows():  # an id may be NaN: the job must fail now and not hours later
                 pass
 
@@ -96,16 +97,13 @@ class Texts:
                     if self.id_column is None:
                         columns = {ID: pa.array(islice(numbers, len(table)), pa.int64()), **columns}
                     places = [f"{where}, row {next(row)}" for _ in range(len(table))]
-                    if self._has_float_ids():
+                    if self._float_ids:
                         finite = pa.compute.is_finite(columns[self.id_column])
                         if (at := pa.compute.index(finite, False).as_py()) >= 0:
                             wrong = f"column {self.id_column!r} holds {columns[self.id_column][at]}, which is no id; "
                             advice = "give the row another, or name another column with ", Option("id_column")
                             raise error_of(ValueError, wrong, *advice, place=places[at])
                     yield pa.table({**columns, PLACE: places})
-
-    def _has_float_ids(self) -> bool:
-        return self.id_column is not None and arrow().types.is_floating(self._stored.field(self.id_column).type)
 
     def _refuse_mixed_ids(self, ids: str, schemas: list[Any]) -> None:
         """Raise ValueError if the ids of two files have different types: 7 would become 7.0."""

@@ -90,12 +90,13 @@ def run(arguments: Any) -> None:
         **options,
         "options": sentences.given() or None,
     }
+    progress = Progress(texts.expected)
     with model.model:
         before = last_metadata(folder)
         try:
             meta = bulk(
                 texts, folder, model, settings, form=arguments.format, rows_per_shard=arguments.rows_per_shard,
-                skip=arguments.bad_rows == "skip", precision=arguments.precision, progress=Progress(texts.expected),
+                skip=arguments.bad_rows == "skip", precision=arguments.precision, progress=progress,
             )  # fmt: skip
         except KeyboardInterrupt:
             kept = counted(last_metadata(folder).get("read", 0), "row")

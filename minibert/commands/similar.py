@@ -167,27 +167,19 @@ def run_rank(arguments: Any) -> None:
         if arguments.why and encoder.result != "tokens":
             raise ValueError("a CrossEncoder reads both texts together and makes no vectors, so its score is no sum "
                              "over pairs of tokens; leave out --why, or name a model of late interaction")  # fmt: skip
-        bar = common.wants_bar(arguments.file == STDIN, prints=False)
         empty: list[int] = []
         lines = list(common.texts_of(arguments.file, empty))
-        print_lines(ranked(encoder, arguments.query, lines, arguments.k, bar, empty, arguments.why))
+        print_lines(ranked(encoder, arguments, lines, empty))
     common.tell_empty(len(empty))
 
 
-def ranked(
-    encoder: Encoder,
-    query: str,
-    lines: list[str],
-    k: int | None,
-    bar: bool = False,
-    empty: Sequence[int] = (),
-    why: bool = False,
-) -> Iterator[str]:
+def ranked(encoder: Encoder, arguments: Any, lines: list[str], empty: Sequence[int]) -> Iterator[str]:
     """Yield the k lines that answer best, each after its score; then print which were truncated."""
-    config = encoder.sentence_config
-    for result in encoder.rank(query, lines, k, return_documents=True, show_progress_bar=bar):
+    config, query = encoder.sentence_config, arguments.query
+    bar = common.wants_bar(arguments.file == STDIN, prints=False)
+    for result in encoder.rank(query, lines, arguments.k, return_documents=True, show_progress_bar=bar):
         yield f"{result['score']:7.3f}  {result['text']}"
-        if why:
+        if arguments.why:
             yield "  " + why_line(encoder.similarity_pairs(query, result["text"]))
     if encoder.result == "tokens":
         tell_truncated(_lost(encoder.tokens_cut([query], "query", task="query")), "query", "text")
