@@ -85,7 +85,7 @@ class Parser(argparse.ArgumentParser):
         if self.prepare is not None:
             self.prepare()
         for word in argv[: argv.index("--") if "--" in argv else None]:  # argparse also accepts abbreviated names
-            known = any(each.startswith(word.partition("=")[0]) for each in self._option_string_actions)
+            known = any(option.startswith(word.partition("=")[0]) for option in self._option_string_actions)
             if word.startswith("--") and " " not in word and not known:
                 self._refuse_option(word)  # argparse would first report another argument as missing or wrong
         # after "--" every argument is a text; argparse's intermixed parsing does not respect that
@@ -273,11 +273,11 @@ def tell_truncated(
 
     line: the name of one in the message, if it is not `what`. empty: the numbers of the lines that were skipped.
     """
-    if not (found := sorted(truncated)):
+    if not (texts := sorted(truncated)):
         return
-    some = [f"{count} of {line or what} {line_number(i, empty)}" for i, count in found[:NAMED]]
-    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    many = f"{len(found)} {what}{'s' * (len(found) > 1)}"
+    some = [f"{count} of {line or what} {line_number(i, empty)}" for i, count in texts[:NAMED]]
+    more = f" and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
+    many = f"{len(texts)} {what}{'s' * (len(texts) > 1)}"
     tell(f"{many} truncated: too long for this model; tokens left out: {', '.join(some)}{more}")
 
 

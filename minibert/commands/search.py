@@ -96,8 +96,8 @@ def _model(arguments: Any, stored: StoredVectors) -> TextModel:
     hub = {**arguments.hub, "revision": revision}
     arguments.unnamed = False  # the folder names it
     try:
-        asked = SentenceOptions(**(meta.get("options") or {}))
-        model = open_vectors(name, asked=asked, threads=arguments.threads, **hub)
+        options = SentenceOptions(**(meta.get("options") or {}))
+        model = open_vectors(name, asked=options, threads=arguments.threads, **hub)
     except MinibertError as error:
         if arguments.named is not None:
             raise

@@ -111,15 +111,15 @@ def _run(arguments: Any) -> int:
 
     model, tolerance, hub = arguments.model, arguments.tolerance, arguments.hub
     if arguments.print_texts:
-        print_lines(json.dumps(each._asdict()) for each in TEXTS)
+        print_lines(json.dumps(probe._asdict()) for probe in TEXTS)
         return 0
     texts = None if arguments.texts is None else read_texts(arguments.texts)
     if arguments.vectors is not None:
         from minibert.verify.vectors import verify_vectors
 
         _refuse(arguments, INTERMEDIATES, "{} is for intermediates, not for vectors; leave it out")
-        given = {"prompt": arguments.prompt, "tolerance": tolerance, **hub}
-        return _tell(arguments, verify_vectors(model, arguments.vectors, texts, **given))
+        report = verify_vectors(model, arguments.vectors, texts, prompt=arguments.prompt, tolerance=tolerance, **hub)
+        return _tell(arguments, report)
     _refuse(arguments, ("prompt",), "{} is for --vectors; leave it out")
     if arguments.save is not None:
         output_ending(arguments.save, ENDINGS)
@@ -129,8 +129,8 @@ def _run(arguments: Any) -> int:
     return _tell(arguments, report, sys.stderr if arguments.save is not None and is_stdout(arguments.save) else None)
 
 
-def _object(**found: Any) -> str:
-    return json.dumps({"format": FORMAT, **found})
+def _object(**entries: Any) -> str:
+    return json.dumps({"format": FORMAT, **entries})
 
 
 def _tell(arguments: Any, report: Comparison, file: TextIO | None = None) -> int:

@@ -257,8 +257,8 @@ class Server:
             raise Refusal(400, f"{parsed.field}[{min(job.truncated)}] {advice}", parsed.field)
 
         def answer() -> Any:
-            found = endpoint.answer(model, parsed, job)
-            return as_json(found, headers=job.headers() if isinstance(found, list) else {})
+            content = endpoint.answer(model, parsed, job)
+            return as_json(content, headers=job.headers() if isinstance(content, list) else {})
 
         return answer() if len(parsed.items) <= self.limits.inline else await asyncio.to_thread(answer)
 
@@ -274,14 +274,14 @@ class Server:
 
     async def list_models(self, request: Any) -> Any:
         """GET /v1/models, or one of them: /v1/models/NAME."""
-        asked = request.path_params.get("name")
+        one = request.path_params.get("name")
         kind = {"object": "model", "created": self.started, "owned_by": "minibert"}
-        models = {asked: self._model(asked)} if asked else {model.names[0]: model for model in self.models}
-        found = [
-            {"id": name, **kind, "identity": await asyncio.to_thread(getattr, each.encoder, "identity")}
-            for name, each in models.items()
+        models = {one: self._model(one)} if one else {model.names[0]: model for model in self.models}
+        entries = [
+            {"id": name, **kind, "identity": await asyncio.to_thread(getattr, model.encoder, "identity")}
+            for name, model in models.items()
         ]
-        return as_json(found[0] if asked else {"object": "list", "data": found})
+        return as_json(entries[0] if one else {"object": "list", "data": entries})
 
     async def metrics(self, request: Any) -> Any:
         """GET /metrics, in Prometheus' text form."""

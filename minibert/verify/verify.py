@@ -275,7 +275,7 @@ def compare_with(
         names = f"found {found} {', '.join(f'plain|{key}' for key in known[:6])}"
         raise ValueError(f"{other.about[0]}: no intermediate has a name that this {subject.noun} knows; {names}")
     report.say(f"{len(inputs)} batches: {', '.join(inputs)}", "")
-    place = _show(report, subject, known, other.whose, other.exact or f"this {subject.noun}", other.shares, form)
+    place = _show(report, subject, other, known, form)
     report.say(*other.not_compared(known, keys_of(theirs), subject.noun))
     report.say(*filter(None, [subject.beyond(inputs)]))
     wrong = [d.key for d in over_kinds(differences) if not d.accepted(other.shares)]
@@ -293,6 +293,9 @@ def compare_with(
 
 def _compared(subject: Subject, other: Counterpart, inputs: Traces, ours: Traces, theirs: Traces) -> list[Difference]:
     """Compare two traces; a batch is computed in float64 if some intermediate is beyond its tolerance."""
+    differences = subject.compare(inputs, ours, theirs, {})
+    if all(d.passes for d in differences):
+        return differences
 
     def exactly(kind: str, named: dict[str, Array]) -> list[Difference]:
         batch = {kind: inputs[kind]}
@@ -303,18 +306,16 @@ def _compared(subject: Subject, other: Counterpart, inputs: Traces, ours: Traces
     def follows(_kind: str, key: str, plain: set[str]) -> bool:  # a block's numbers follow from the blocks before
         return any(order.index(subject.place(key)) > order.index(subject.place(earlier)) for earlier in plain)
 
-    differences = subject.compare(inputs, ours, theirs, {})
     return in_float64(differences, ours, exactly, other.shares, follows, lambda d: not d.passes)
 
 
-def _show(
-    report: Comparison, subject: Subject, keys: Sequence[str], whose: str, against: str, shares: Shares, form: str
-) -> str:
+def _show(report: Comparison, subject: Subject, other: Counterpart, keys: Sequence[str], form: str) -> str:
     """Write the differences, and return the place of the first one that is too large; "" if there is none.
 
     keys: the order of computation. A subject with blocks has one line per place, and all intermediates of the place
     that has the first difference.
     """
+    whose, shares = other.whose, other.shares
     summed = sorted(over_kinds(report.compared), key=lambda d: keys.index(d.key))
     places: dict[str, list[Difference]] = {}
     for d in summed:
@@ -324,7 +325,7 @@ def _show(
     whole = by_place(places, whose, shares) if subject.has_places else by_intermediate(summed, whose, shares)
     factor = max(d.share for d in report.compared)  # 0 unless a narrower format is named
     allowed = f"{factor:g} times that of our own computation in {form}" if factor else ""
-    report.say(*whole, "", subject.words(whose, against, allowed), "")
+    report.say(*whole, "", subject.words(whose, other.exact or f"this {subject.noun}", allowed), "")
     if not wrong:
         return ""
     place = subject.place(wrong[0].key)
