@@ -79,8 +79,8 @@ class Port(Counterpart):
         """Return inputs and intermediates under our names; `batches` are ours, for a port that can compute."""
         return self._recorded
 
-    def keep(self, inputs: Traces, theirs: Traces, only: Sequence[str] | None, left: Sequence[str] = ()) -> None:
-        """Keep the arrays to compare; only: intermediates, None for all; left: batches of ours that are left out."""
+    def choose(self, inputs: Traces, theirs: Traces, only: Sequence[str] | None, left: Sequence[str] = ()) -> None:
+        """Choose the arrays to compare; only: intermediates, None for all; left: batches of ours that are left out."""
         self.inputs, self.theirs, self.only, self._left = inputs, theirs, only, [*left]
         file = "the file " if Path(self.name).is_file() else ""
         self.about = (f"compared with {file}{self.name}; the reference was not run", *self.lines)

@@ -102,7 +102,7 @@ def _say_matches(report: Comparison, subject: Subject, mistakes: Iterable[Mistak
         report.say(f"none of the {len(tried)} classic mistakes that this model allows fits")
 
 
-def _say_local(report: Comparison, judged: Judged) -> None:
+def _say_local(report: Comparison, judged: Findings) -> None:
     """Name every module that is wrong by itself."""
     report.local = judged.modules
     if not report.local:
@@ -117,7 +117,7 @@ def _say_local(report: Comparison, judged: Judged) -> None:
         report.headline(f"{size} by itself: {listed([wrong.key for wrong in report.local])}")
     report.say(f"{size} by itself, on the port's own input; all else follows from this or is right:")
     others = _other_weights(report, judged)
-    groups: dict[tuple[str, str], list[Local]] = {}  # by place and mistakes; by mistakes if they explain all of it
+    groups: dict[tuple[str, str], list[Finding]] = {}  # by place and mistakes; by mistakes if they explain all of it
     for wrong in report.local:
         if wrong in others:
             continue
@@ -134,7 +134,7 @@ def _say_local(report: Comparison, judged: Judged) -> None:
     report.say(*(f"{name}: {cause}" for name, cause in CAUSES.items() if name in fitting))
 
 
-def _other_weights(report: Comparison, judged: Judged) -> list[Local]:
+def _other_weights(report: Comparison, judged: Findings) -> list[Finding]:
     """Report once that the weights come from another file, if most linear maps are wrong and no mistake fits."""
     maps = [wrong for wrong in judged.modules if wrong.kind == "dense" and not wrong.fits]
     if len(maps) < FEW_MAPS or 2 * len(maps) <= judged.maps:
@@ -150,7 +150,7 @@ def _other_weights(report: Comparison, judged: Judged) -> list[Local]:
 # -- local checks ------------------------------------------------------------------------------------------------
 
 
-class Local(NamedTuple):
+class Finding(NamedTuple):
     """A module that is wrong by itself: its key, its distance from ours on the same input, and the mistakes that fit.
 
     excluded: the mistakes that were tried, if none fits. kind: the kind of its step. share: the distance as a share of
@@ -166,7 +166,7 @@ class Local(NamedTuple):
     share: float = 0.0
 
 
-class Judged(NamedTuple):
+class Findings(NamedTuple):
     """The findings of local checks.
 
     modules  every module that is wrong by itself, in the order of computation
@@ -175,7 +175,7 @@ class Judged(NamedTuple):
     whole    the mistakes that explain all of each part with a wrong module
     """
 
-    modules: list[Local]
+    modules: list[Finding]
     keys: set[str]
     maps: int
     whole: list[Mistake]
@@ -219,12 +219,14 @@ def _is_of_format(mistake: Mistake, form: str) -> bool:
     return mistake.name.startswith(("parameters in", "weights in")) and order[mistake.rounding] <= order[form]
 
 
-def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: float = 0.0, form: str = "") -> Judged:
+def local_mistakes(
+    subject: Subject, inputs: Traces, theirs: Traces, tolerance: float = 0.0, form: str = ""
+) -> Findings:
     """Check every module by itself; return the wrong ones with their mistakes, and mistakes that explain all parts.
 
     tolerance: how much of a difference a mistake may leave, for a port that rounds more than we do.
     """
-    modules, keys, maps = list[Local](), set[str](), 0
+    modules, keys, maps = list[Finding](), set[str](), 0
     whole, right = Whole(tolerance), dict[int, str]()  # right: places before the first wrong one of their part
     for number, place in enumerate(places(subject, inputs, theirs, form)):
         at, compared = place.at, place.compared()
@@ -242,8 +244,8 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
             if {*fits} & CAUSES.keys() and any(other.fits == fits for other in modules):
                 continue  # the first one shows the cause
             excluded = [] if fits else list(dict.fromkeys(x.name for x in MISTAKES if x.name in module.tried))
-            modules.append(Local(d.key, subject.place(d.key), d.largest, fits, excluded, module.step.kind,
-                                 module.share_of_size()))  # fmt: skip
+            kind, share = module.step.kind, module.share_of_size()
+            modules.append(Finding(d.key, subject.place(d.key), d.largest, fits, excluded, kind, share))
     last = max((number for number, part in right.items() if part in whole.parts), default=-1)
     for number, place in enumerate(islice(places(subject, inputs, theirs, form), last + 1)):
         if not whole.known:
@@ -253,7 +255,7 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
     mistakes = whole.strict or whole.known or []
     names = plainest(mistake.name for mistake in mistakes)
     mistakes = [mistake for mistake in mistakes if mistake.name in names]
-    return Judged(_named_by(mistakes, _as_in_other_blocks(modules)), keys, maps, mistakes)
+    return Findings(_named_by(mistakes, _as_in_other_blocks(modules)), keys, maps, mistakes)
 
 
 class Whole:
@@ -277,7 +279,7 @@ class Whole:
             self.strict = place.with_padding().explained_by(self.strict, self.tolerance)
 
 
-def _as_in_other_blocks(modules: list[Local]) -> list[Local]:
+def _as_in_other_blocks(modules: list[Finding]) -> list[Finding]:
     """Keep the names that fit one module in every block, if some do: one block alone may not tell two names apart."""
     groups: dict[str, list[set[str]]] = {}
     for wrong in modules:
@@ -287,7 +289,7 @@ def _as_in_other_blocks(modules: list[Local]) -> list[Local]:
     return [wrong._replace(fits=[x for x in wrong.fits if x in both or not both]) for wrong, both in named]
 
 
-def _named_by(whole: list[Mistake], modules: list[Local]) -> list[Local]:
+def _named_by(whole: list[Mistake], modules: list[Finding]) -> list[Finding]:
     """Name a mistake that explains all blocks in each module of a place, if some module there has no explanation."""
     names = list(dict.fromkeys(mistake.name for mistake in whole))
     unnamed = {wrong.place for wrong in modules if not wrong.fits}

@@ -220,7 +220,7 @@ class Place:
         if d.accepted(OF_A_PORT) or not np.isfinite(d.error_theirs + d.error_ours):
             return d
         (kind,) = d.kinds
-        both = (self.subject.seen(self.inputs, kind, d.key, replay.outputs[d.key])
+        both = (self.subject.select(self.inputs, kind, d.key, replay.outputs[d.key])
                 for replay in (self.wide[kind], self.rounded(kind)))  # fmt: skip
         return d._replace(error_ours=float(np.hypot(d.error_ours, rms(np.subtract(*both)))))
 
@@ -268,7 +268,7 @@ class Place:
         replay, there = self.fed[kind], self.theirs[kind].get(key)
         if there is None or key not in replay.fed or there.dtype.kind != "f":
             return ""
-        numbers = self.subject.seen(self.inputs, kind, key, there)
+        numbers = self.subject.select(self.inputs, kind, key, there)
         if not np.isfinite(numbers).all():
             return BROKEN
         return ZEROS if not numbers.any() and np.any(replay.outputs.get(key, np.ones(()))) else ""
@@ -318,8 +318,8 @@ class Place:
                 there = self.theirs[kind][key]
                 if wrong is None or wrong.shape != right.shape or there.shape != right.shape or right.dtype.kind != "f":
                     continue
-                seen = partial(self.subject.seen, self.inputs, kind, key)
-                numbers = [seen(np.asarray(x, float) - right) for x in (wrong, there, narrow.outputs[key])]
+                select = partial(self.subject.select, self.inputs, kind, key)
+                numbers = [select(np.asarray(x, float) - right) for x in (wrong, there, narrow.outputs[key])]
                 off, theirs, ours = (x.reshape(-1, x.shape[-1] if x.ndim > 1 else 1) for x in numbers)
                 size = float(np.mean(ours**2)) if ours.size else 0.0
                 if size > 0 and np.isfinite(off).all() and np.isfinite(theirs).all():

@@ -83,11 +83,11 @@ class Difference(NamedTuple):
 
 def compare(
     ours: Traces, theirs: Traces, truth: Traces, allowed: Mapping[str, float], weighed: Collection[str] = (),
-    seen: Callable[[str, str, Array], Array] = lambda kind, key, x: x,
+    select: Callable[[str, str, Array], Array] = lambda kind, key, x: x,
 ) -> list[Difference]:  # fmt: skip
     """Compare every intermediate that both have, kind by kind; `truth` is a trace in float64.
 
-    allowed: the tolerance of each; weighed: keys whose larger difference passes if the rms errors agree; seen: from
+    allowed: the tolerance of each; weighed: keys whose larger difference passes if the rms errors agree; select: from
     kind, key and array, selects the numbers to compare.
     """
     differences = []
@@ -96,8 +96,8 @@ def compare(
             here, there, true = mine[key], theirs[kind][key], truth.get(kind, {}).get(key)
             numbers = np.inf, 0.0, np.nan, np.nan  # arrays of different shapes differ as a whole
             if fits(here, there):
-                here, there = (seen(kind, key, x) for x in np.broadcast_arrays(here, there))
-                numbers = _compare(here, there, None if true is None else seen(kind, key, true))
+                here, there = (select(kind, key, x) for x in np.broadcast_arrays(here, there))
+                numbers = _compare(here, there, None if true is None else select(kind, key, true))
             differences.append(Difference(key, (kind,), *numbers, allowed[key], key in weighed))
     return differences
 
@@ -261,7 +261,7 @@ class Comparison:
         self.rounding = ""  # the narrower format in which everything is right
         self.hidden: list[str] = []  # mistakes that this rounding can hide
         self.accepted: dict[str, bool] = {}  # intermediate -> whether it passes over all batches
-        self.local: list[Any] = []  # `local.Local` of each module that is wrong by itself
+        self.local: list[Any] = []  # `local.Finding` of each module that is wrong by itself
         self.texts: list[dict[str, Any]] = []  # for vectors: one entry per text
         self.ruled_out: list[str] = []  # mistakes that some vector rules out
 

@@ -141,8 +141,8 @@ class Node(NamedTuple):
     """A node of the graph: its kind, its inputs and outputs, and the path of its module, None if the file has none."""
 
     kind: str
-    takes: Sequence[str]
-    gives: Sequence[str]
+    inputs: Sequence[str]
+    outputs: Sequence[str]
     path: str | None
 
 
@@ -235,15 +235,15 @@ def _is_in(node: Node, path: str) -> bool:
 def _module_outputs(nodes: Sequence[Node], path: str) -> list[str]:
     """List the outputs of a module, call by call: values of its nodes that other nodes read, or no node reads."""
     within = [node for node in nodes if _is_in(node, path)]
-    kept = {name for node in within for name in node.takes}
-    taken = {name for node in nodes if not _is_in(node, path) for name in node.takes}
-    return [node.gives[0] for node in within if node.gives[0] in taken or node.gives[0] not in kept]
+    kept = {name for node in within for name in node.inputs}
+    taken = {name for node in nodes if not _is_in(node, path) for name in node.inputs}
+    return [node.outputs[0] for node in within if node.outputs[0] in taken or node.outputs[0] not in kept]
 
 
 def _module_inputs(nodes: Sequence[Node], path: str) -> list[str]:
     """List the inputs of a module, call by call: values of other modules' nodes."""
-    others = {name for node in nodes if node.path is not None and not _is_in(node, path) for name in node.gives}
-    return list(dict.fromkeys(name for node in nodes if _is_in(node, path) for name in node.takes if name in others))
+    others = {name for node in nodes if node.path is not None and not _is_in(node, path) for name in node.outputs}
+    return list(dict.fromkeys(name for node in nodes if _is_in(node, path) for name in node.inputs if name in others))
 
 
 def _softmax(nodes: Sequence[Node], path: str, keys: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -251,7 +251,7 @@ def _softmax(nodes: Sequence[Node], path: str, keys: Sequence[tuple[str, str]]) 
     inside = [node for node in nodes if node.kind == "Softmax" and node.path == path]
     if len(inside) == len(keys):
         for node, (scores, weights) in zip(inside, keys, strict=True):
-            yield from ((scores, node.takes[0]), (weights, node.gives[0]))
+            yield from ((scores, node.inputs[0]), (weights, node.outputs[0]))
 
 
 def _arrays(names: Mapping[str, Sequence[str]], outputs: Mapping[str, Array]) -> dict[str, list[Array | None]]:

@@ -103,13 +103,13 @@ class Subject:
             return True
         return False
 
-    def seen(self, inputs: Traces, kind: str, key: str, x: Array) -> Array:
+    def select(self, inputs: Traces, kind: str, key: str, x: Array) -> Array:
         """Select the numbers of an array that are compared."""
         return x
 
     def compare(self, inputs: Traces, ours: Traces, theirs: Traces, truth: Traces) -> list[Difference]:
         """Compare two traces of these inputs; `truth` is a trace in float64."""
-        return compare(ours, theirs, truth, self.allowed, self.weighed, partial(self.seen, inputs))
+        return compare(ours, theirs, truth, self.allowed, self.weighed, partial(self.select, inputs))
 
     def place(self, key: str) -> str:
         """Name the part of the model that computes an intermediate: "block 3", or a part before or after the blocks."""
@@ -162,7 +162,7 @@ class EncoderSubject(Subject):
         self.pairs = {key for block in stack.blocks for key in (block.attention.scores, block.attention.probabilities)}
         self.allowed |= {"hidden_states.0": list(self.allowed.values())[-1], **in_blocks}
 
-    def seen(self, inputs: Traces, kind: str, key: str, x: Array) -> Array:
+    def select(self, inputs: Traces, kind: str, key: str, x: Array) -> Array:
         """Select the tokens that are not padding, and the scores of visible pairs."""
         mask = tokens_of(inputs[kind])[1]
         if key in self._window:

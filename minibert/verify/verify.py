@@ -179,7 +179,7 @@ def verify(
             part = " of the encoder" if only_encoder else ""
             wrote = f"wrote inputs and every intermediate{part} of {len(inputs)} batches to {save}"
         if port is not None:
-            port.keep(recorded, theirs, only, [kind for kind in ours if kind not in inputs])
+            port.choose(recorded, theirs, only, [kind for kind in ours if kind not in inputs])
         other = port or _best_reference(subject, model, hub)
         report.say(*([wrote] if wrote and other is not None else []))
         if other is not None:

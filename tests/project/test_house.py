@@ -27,7 +27,7 @@ NOT_ENTERED = {"<module>", "<genexpr>", "<lambda>", "<listcomp>", "<dictcomp>", 
 LIMITS = {
     "encode": (78, 15, 31),
     "load_encoder": (179, 30, 71),
-    "verify": (370, 48, 174),
+    "verify": (370, 48, 165),
     "bulk": (403, 51, 182),
 }
 

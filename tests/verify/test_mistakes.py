@@ -200,7 +200,7 @@ def test_a_mistake_is_named_where_the_port_rounds_less_than_we_do(folders: dict[
     for shares in (Reference.shares, Port.shares, Shipped.shares):
         port, again = read_against(found), partial(load_encoder, folders["bert"])
         report = Comparison()
-        port.keep(inputs, theirs, None)
+        port.choose(inputs, theirs, None)
         port.shares = shares
         with again() as encoder:
             compare_with(report, EncoderSubject(encoder, again), port, inputs, ())

@@ -250,7 +250,7 @@ def without_last_block(at: At) -> Iterator[Step]:
 # -- heads of a model --------------------------------------------------------------------------------------------
 
 
-def takes(right: tuple[str, ...], wrong: str) -> Wrong:
+def other_pooling(right: tuple[str, ...], wrong: str) -> Wrong:
     """Classify by another token, or by the mean of all tokens, in heads that use a `right` one."""
     return by_part("take", lambda head: partial(select_tokens, wrong, head.pad_id) if head.pooling in right else None)
 
@@ -376,9 +376,9 @@ RESIDUALS_AND_HEADS: tuple[Mistake, ...] = (
             "come before.", without_pooler),
     Mistake("last norm not applied before the head", "A head takes the last hidden state, which is normed.",
             without_norm_before_head),
-    Mistake("first token instead of the last", TAKES, takes(("last",), "first")),
+    Mistake("first token instead of the last", TAKES, other_pooling(("last",), "first")),
     Mistake("first token instead of the mean", "This model's config says that its head takes the mean of all tokens.",
-            takes(("mean",), "first")),
-    Mistake("mean of the tokens instead of one", TAKES, takes(("first", "last"), "mean")),
+            other_pooling(("mean",), "first")),
+    Mistake("mean of the tokens instead of one", TAKES, other_pooling(("first", "last"), "mean")),
 )
 # fmt: on
