@@ -156,13 +156,13 @@ def verify(
     open_model = partial(open_model, model, **hub)
     # numbers of a port may be of any size
     with open_model() as opened, np.errstate(all="ignore"), closing(kind(opened, open_model)) as subject:
+        ours = encoder_batches(opened) if encoder else batches(opened)
         report = Comparison(f"{model} ({subject.about})")
         if subject.without_head:
             report.say(f"logits not compared: {subject.without_head}")
         only_encoder = encoder and len(subject.layer.family.sides) > 1
         if only_encoder:
             report.say("only the encoder is compared, without a decoder and its logits")
-        ours = encoder_batches(opened) if encoder else batches(opened)
         inputs = ours | {f"text {i}": dict(opened.tokenize(text)) for i, text in enumerate(texts, 1)}
         recorded, theirs = ({}, {}) if port is None else port.read(subject, inputs)
         if chosen is not None:
@@ -181,8 +181,8 @@ def verify(
         if port is not None:
             port.choose(recorded, theirs, only, [kind for kind in ours if kind not in inputs])
         other = port or _best_reference(subject, model, hub)
-        report.say(*([wrote] if wrote and other is not None else []))
         if other is not None:
+            report.say(*([wrote] if wrote else []))
             compare_with(report, subject, other, inputs, texts, tolerance, form)
         if not encoder and not isinstance(other, Port | shipped.Shipped):
             # a folder may have any name: if the reference can be run, only the reference decides
@@ -276,8 +276,8 @@ def compare_with(
         raise ValueError(f"{other.about[0]}: no intermediate has a name that this {subject.noun} knows; {names}")
     report.say(f"{len(inputs)} batches: {', '.join(inputs)}", "")
     place = _show(report, subject, other, known, form)
-    report.say(*other.not_compared(known, keys_of(theirs), subject.noun))
-    report.say(*filter(None, [subject.beyond(inputs)]))
+    beyond = subject.beyond(inputs)
+    report.say(*other.not_compared(known, keys_of(theirs), subject.noun), *([beyond] if beyond else []))
     wrong = [d.key for d in over_kinds(differences) if not d.accepted(other.shares)]
     if not place and in_form is not None:
         say_format(report, subject, form, in_form)
