@@ -79,8 +79,8 @@ class Parser(argparse.ArgumentParser):
     def parse(self, argv: Sequence[str]) -> Any:
         """Parse arguments; texts may come before, between and after the options.
 
-        Of a command with a model also named: the model that the user named, or None; unnamed: nothing names a model;
-        hub: the keyword arguments of the Hub for the functions that open a model.
+        If the command has a model, three attributes are added. named: the model that the user named, or None; unnamed:
+        nothing names a model; hub: the Hub's keyword arguments for the functions that open a model.
         """
         if self.prepare is not None:
             self.prepare()
