@@ -168,12 +168,9 @@ class Reference(Counterpart):
             )
         return loaded.eval()
 
-    def takes(self, inputs: Mapping[str, Array]) -> bool:
-        """Whether the reference's module has arguments of these names."""
-        return inputs.keys() <= {*inspect.signature(self._module(self._model).forward).parameters, "past_length"}
-
     def traces(self, report: Comparison, subject: Subject, batches: Traces, texts: Sequence[str]) -> Sides:
-        inputs = {kind: batch for kind, batch in batches.items() if self.takes(batch)}
+        arguments = {*inspect.signature(self._module(self._model).forward).parameters, "past_length"}
+        inputs = {kind: batch for kind, batch in batches.items() if batch.keys() <= arguments}
         if left := [kind for kind in batches if kind not in inputs]:
             report.say(f"left out, since the reference's module has no such argument: {', '.join(left)}")
         theirs = {kind: self.trace(batch) for kind, batch in inputs.items()}

@@ -47,8 +47,7 @@ def verify_vectors(
     *,
     prompt: str | None = None,
     tolerance: float = 0.0,
-    revision: str | None = None,
-    local_files_only: bool = False,
+    **hub: Any,
 ) -> Comparison:
     """Report text by text whether vectors are the model's, and which setting or mistake explains wrong ones.
 
@@ -56,6 +55,7 @@ def verify_vectors(
     texts       the texts of the vectors, in their order; by default the texts in the file of vectors, or else `TEXTS`
     prompt      the text that stands before each text; None: the model's
     tolerance   the largest distance that passes, as a share of a vector's length; `SAME` passes always
+    hub         `revision` and `local_files_only`, as `load_encoder` takes them
 
     Raises ValueError if vectors and texts do not belong together, and the errors of reading.
     """
@@ -68,7 +68,7 @@ def verify_vectors(
     known = list(texts or stored or [probe.text for probe in TEXTS])
     if len(theirs) != len(known):
         raise ValueError(f"{source} has {len(theirs)} vectors, but there are {len(known)} texts")
-    with load_encoder(model, revision=revision, local_files_only=local_files_only) as encoder:
+    with load_encoder(model, **hub) as encoder:
         report = Comparison(f"{model} ({encoder.embeddings.family.model_type})", f"vectors of {source}", "")
         judge(report, encoder, known, theirs, prompt, tolerance)
     return report

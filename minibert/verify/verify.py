@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 Against: TypeAlias = "str | os.PathLike[str] | Mapping[str, Array]"
 FORMATS = ("float32", "float16", "bfloat16", "q8_0")  # formats in which a port may compute
+HUB = ("revision", "local_files_only")  # options of the functions that open a model
 VECTORS = (".npy", ".jsonl", ".parquet")  # endings of files of vectors; .parquet is refused with an explanation
 
 
@@ -112,8 +113,8 @@ def compare(
     from .vectors import verify_vectors
 
     texts = list(chosen["texts"]) or None
-    hub = {name: chosen[name] for name in ("tolerance", "revision", "local_files_only")}
-    return verify_vectors(os.fspath(model), numbers, texts, **hub)
+    hub = {name: chosen[name] for name in HUB}
+    return verify_vectors(os.fspath(model), numbers, texts, tolerance=chosen["tolerance"], **hub)
 
 
 @on_one_thread  # in products this small BLAS's threads mostly wait for each other
@@ -132,8 +133,9 @@ def verify(
     Raises ValueError if there is nothing to compare with and nothing to save, if `save` is the file to compare with or
     one of the model's own, and for an `only` that the model does not know.
     """
-    encoder, side, _, only, tolerance, form, chosen, *_ = {**DEFAULTS, "encoder": False, **options}.values()
-    hub: dict[str, Any] = {name: options[name] for name in ("revision", "local_files_only") if name in options}
+    settings = {**DEFAULTS, "encoder": False, **options}
+    encoder, side, only, tolerance = (settings[name] for name in ("encoder", "side", "only", "tolerance"))
+    form, chosen, hub = settings["format"], settings["batches"], {name: settings[name] for name in HUB}
     if save is not None and isinstance(against, str | os.PathLike) and same_file(save, against):
         raise ValueError(f"{save} and {against} are one file: saving would overwrite the numbers to compare with")
     if only is not None and (against is None or isinstance(only, str) or not only):
