@@ -154,6 +154,9 @@ class Search:
         differ = np.flatnonzero(apart > SAME).tolist()
         self.several: list[int] = sorted(differ, key=lambda i: (not texts[i].strip(), len(texts[i])))[:SEVERAL]
         self.few, self.every = self.several[:FEW], list(range(len(texts)))
+        alike = [i for i in self.every if apart[i] <= SAME and texts[i].strip()]
+        self.alike = sorted(alike, key=lambda i: len(texts[i]))[:1]  # the shortest text with the model's vector
+        self.rounds = len(alike) <= len(texts) / 2  # a narrower format changes every vector
         self.rounding, self.form = _stored(vectors)
         self._of_first = cache(lambda make: self._computed(make, self.few[:1]))  # the shortest text
 
@@ -173,7 +176,8 @@ class Search:
             for variant in () if fits else tier:
                 tried.append(variant)
                 fits += [variant] if self._fits(variant.make) else []
-        for form, rounding in FORMATS.items() if not fits and self.right.shape == self.vectors.shape else ():
+        rounds = self.rounds and not fits and self.right.shape == self.vectors.shape
+        for form, rounding in FORMATS.items() if rounds else ():
             change = self._computed(self.variants.computed_in(rounding), self.several) - self.right[self.several]
             if form == "float16" and (fits := self._in_float16(change, tried)):
                 break
@@ -188,7 +192,9 @@ class Search:
         return [f"matches: {name}. {remedies[name]}" for name in report.matches] or self._hints(len(report.ruled_out))
 
     def _fits(self, make: Make) -> bool:
-        """Return whether a variant has these vectors; the shortest text, then a few texts rule most variants out."""
+        """Return whether a variant has these vectors; one short text, then a few texts rule most variants out."""
+        if self.alike and not same(self._distances(self._computed(make, self.alike), self.alike)):
+            return False
         if not same(self._distances(self._of_first(make), self.few[:1])):
             return False
         return all(same(self._distances(self._computed(make, which), which)) for which in (self.few, self.every))

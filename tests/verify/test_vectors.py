@@ -25,7 +25,7 @@ from minibert.verify import vectors as verdict
 from minibert.verify.mistakes.wrong_modules import ROUNDINGS
 from minibert.verify.report import Comparison
 from minibert.verify.shipped import TEXTS
-from minibert.verify.variants import Variant, Variants
+from minibert.verify.variants import Make, Variant, Variants
 from minibert.verify.vectors import SAME, STRAY, distances, judge
 
 # texts with different ids in the small vocabulary
@@ -212,6 +212,25 @@ def test_numbers_that_nothing_explains_are_given_no_name(encoder: minibert.Encod
         assert not report.passed and not report.matches and len(report.ruled_out) >= 70
         assert f"none of {len(report.ruled_out)} settings and mistakes gives all of these" in report.lines[1]
         assert len(report.lines) <= 20
+
+
+def test_one_short_text_with_the_model_s_vector_rules_most_variants_out(
+    encoder: minibert.Encoder, right: Array, monkeypatch: Patch
+) -> None:
+    """If only a long text differs, most variants need not be computed for it, nor any format: that would take long."""
+    computed, which_texts = verdict.Search._computed, list[list[int]]()
+
+    def counted(self: verdict.Search, make: Make, which: list[int]) -> Array:
+        which_texts.append(which)
+        return computed(self, make, which)
+
+    monkeypatch.setattr(verdict.Search, "_computed", counted)
+    longest = max(range(len(TOLD)), key=lambda i: len(TOLD[i]))
+    other = np.where((np.arange(len(TOLD)) == longest)[:, None], -right, right)
+    report = judged(encoder, other)
+    assert not report.passed and not report.matches
+    assert 0 < which_texts.count([longest]) < len(report.ruled_out) / 2
+    assert all(len(which) == 1 for which in which_texts)
 
 
 def test_a_variant_must_hold_for_all_texts_and_some_text_in_ten_may_be_a_little_off(
