@@ -147,11 +147,12 @@ if model.is_bert_base:
 #
 #     c[p, q] = row_p . row_q / (|row_p| |row_q|)
 #
-# Dark orange is similar, violet is opposite. The picture depends on the model:
+# Dark orange is similar, violet is opposite. The picture below is of one model; its name stands above it. The two
+# models have different pictures:
 #
-# * Both models have a dark orange diagonal: neighbours are far more similar than positions 100 apart. Nobody told the
-#   model that position 5 is beside position 6. It learned that from text.
-# * **bert-base-uncased** has a border at position 128: two lines cut the picture into four squares. Rows that are 5
+# * Both have a dark orange diagonal: neighbours are far more similar than positions 100 apart. Nobody told the model
+#   that position 5 is beside position 6. It learned that from text.
+# * **bert-base-uncased** has a border at position 128: two lines cut its picture into four squares. Rows that are 5
 #   apart have a mean similarity of 0.61 before the border, of 0.40 after it, and of 0.27 across it. BERT was trained on
 #   texts of 128 tokens for nine tenths of all steps (Devlin et al. 2018, appendix A.2), so the rows from 128 on were
 #   trained in the last tenth only.
