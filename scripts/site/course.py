@@ -33,6 +33,7 @@ PAGES = "<!-- pages -->"
 NAME = re.compile(rf"(?<!\[)`({'|'.join(STUDIES)})\.py`")  # a study that a text names without a link
 # an estimate, as weeks.md says: minutes of a word of text, a line of code, a picture, an exercise of a page or a grade
 WORD, CODE, PICTURE, EXERCISE, GRADES = 1 / 200, 1 / 15, 1 / 2, 10, {"1": 3, "2": 6, "3": 12}
+WIDE = 900  # pixels: the numbers of a wider picture cannot be read if it is made as narrow as a phone
 LABS = {name: title for _, title, path, name in ROW.findall(README) if path.startswith("lab/")}
 FILES = {f"scripts/study/{name}.py": f"course/{name}.md" for name in STUDIES} | {
     f"scripts/study/lab/{name}.py": f"course/{name}.md" for name in LABS
@@ -125,10 +126,10 @@ def with_tables(plan: str) -> str:
     return re.sub(f"^{PAGES}$", lambda _: next(tables), plan, flags=re.MULTILINE)
 
 
-def head(path: str, text: str, *more: str) -> str:
+def head(path: str, text: str, *more: str, code: str = "Open this page's code") -> str:
     """Return the first text of a page with the line of its code below the title."""
     title, _, rest = text.partition("\n")
-    line = " · ".join([f"[Open this page's code](../source/{path}.md)", *more])
+    line = " · ".join([f"[{code}](../source/{path}.md)", *more])
     return f"{title}\n\n{line}\n{rest}"
 
 
@@ -194,7 +195,7 @@ def numbered(text: str) -> list[str]:
 
 
 def outputs(cell: dict[str, Any], name: str, pictures: dict[str, bytes]) -> Iterator[str]:
-    """Return what a cell printed and drew; a picture opens by a tap, as large as it was drawn."""
+    """Return what a cell printed and drew; a picture opens by a tap, and a wide one scrolls on a phone."""
     if printed := "".join("".join(output.get("text", "")) for output in cell["outputs"]):
         yield f"```text\n{printed.rstrip()}\n```"
     for output in cell["outputs"]:
@@ -202,7 +203,8 @@ def outputs(cell: dict[str, Any], name: str, pictures: dict[str, bytes]) -> Iter
             file = f"{name}-{len(pictures) + 1}.png"
             pictures[file] = base64.b64decode("".join(output["data"]["image/png"]))
             alt = "".join(output["data"]["text/plain"]).replace("[", "(").replace("]", ")")
-            yield f"[![{alt}]({file})]({file})"
+            width = int.from_bytes(pictures[file][16:20], "big")  # as a PNG file says
+            yield f"[![{alt}]({file})]({file})" + ("{ .wide }" if width > WIDE else "")
 
 
 def live(name: str) -> str:
@@ -228,5 +230,5 @@ def lab_page(name: str) -> str:
             answer = BODY.sub(lambda found: "".join(found[0].splitlines(keepends=True)[1:-1]), answer)
             parts.append(fold("Answer", code(answer), "success"))
     how = "`sh scripts/study/build --lab` writes it as a notebook that tries your answers"
-    parts[0] = head(f"scripts/study/lab/{name}.py", parts[0], how)
+    parts[0] = head(f"scripts/study/lab/{name}.py", parts[0], how, code="Open the code with its answers")
     return "\n\n".join(parts) + "\n"

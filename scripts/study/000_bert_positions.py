@@ -147,21 +147,22 @@ if model.is_bert_base:
 #
 #     c[p, q] = row_p . row_q / (|row_p| |row_q|)
 #
-# Dark orange is similar, violet is opposite. The picture depends on the model:
+# Dark orange is similar, violet is opposite. The picture below is of one model; its name stands above it. The two
+# models have different pictures:
 #
-# * Both models have a dark orange diagonal: neighbours are far more similar than positions 100 apart. Nobody told the
-#   model that position 5 is beside position 6. It learned that from text.
-# * **bert-base-uncased** has a border at position 128: two lines cut the picture into four squares. Rows that are 5
+# * Both have a dark orange diagonal: neighbours are far more similar than positions 100 apart. Nobody told the model
+#   that position 5 is beside position 6. It learned that from text.
+# * **bert-base-uncased** has a border at position 128: two lines cut its picture into four squares. Rows that are 5
 #   apart have a mean similarity of 0.61 before the border, of 0.40 after it, and of 0.27 across it. BERT was trained on
 #   texts of 128 tokens for nine tenths of all steps (Devlin et al. 2018, appendix A.2), so the rows from 128 on were
 #   trained in the last tenth only.
 # * In **all-MiniLM-L6-v2** there is no border: the same three numbers are 0.66, 0.66 and 0.70. Row 127 alone is unlike
-#   its neighbours (0.44 and 0.55); it is the thin line in the picture.
+#   both of its neighbours (0.44 and 0.55); it is the thin line in the picture.
 # * Farther is not always less similar. In all-MiniLM-L6-v2 there are waves beside the diagonal: positions 3, 6, 9 and
 #   12 apart have a mean similarity of 0.44, 0.69, 0.21 and 0.57. So six apart is nearer than three apart, and nine
 #   apart is far. In bert-base-uncased the same four are 0.51, 0.36, 0.17 and 0.12.
-# * Row 0 is unlike every other row. Its similarity to row 1 is 0.04 in bert-base-uncased and 0.28 in all-MiniLM-L6-v2;
-#   neighbours have 0.64 and 0.85 on average.
+# * Row 0 is unlike every other row. Its similarity to row 1 is 0.04 in bert-base-uncased and 0.28 in all-MiniLM-L6-v2,
+#   and to no row more than 0.13 and 0.32; neighbours have 0.64 and 0.85 on average.
 
 # %%
 table = layer.position_embeddings.weight
@@ -192,9 +193,13 @@ assert similarity[0, 1] < 0.5 * means[1]
 found = [round(float(number), 2) for number in (before, after, across, similarity[0, 1], *means.values())]
 if model.is_bert_base:
     assert found == [0.61, 0.40, 0.27, 0.04, 0.64, 0.51, 0.36, 0.17, 0.12, -0.04]
+    assert similarity[0, 1:].max() < 0.13
 if model.is_minilm:
     assert found == [0.66, 0.66, 0.70, 0.28, 0.85, 0.44, 0.69, 0.21, 0.57, 0.15]
     assert (round(similarity[126, 127], 2), round(similarity[127, 128], 2)) == (0.44, 0.55)
+    assert similarity[0, 1:].max() < 0.32
+    beside = np.diag(similarity, 1)
+    assert np.flatnonzero(np.maximum(beside[:-1], beside[1:]) < 0.6).tolist() == [126], "row 127, and no other"
 
 # %% [markdown]
 # ## Exercises

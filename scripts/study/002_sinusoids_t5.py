@@ -93,7 +93,8 @@ assert np.allclose(
 #
 # The table has 300 positions (the longest output that t5-small's config names for translation) of 512 numbers each.
 # minibert's `sinusoidal_positions` computes the angles in float64 and rounds once, at the end. So each number is within
-# half of the last digit of the exact one. The generator above is up to 3e-5 off, and its error grows with the position.
+# half of the last digit of the exact one. The generator above is up to 3e-5 off. Its error grows with the position,
+# though not from each row to the next: the last 50 rows are up to six times as far off as the first 50.
 
 # %%
 tasks = config.get("task_specific_params") or {}
@@ -110,7 +111,10 @@ print(f"largest error: {error.max():.1e} with float64 angles, {rough_error.max()
 assert error.max() <= 2**-25, "half of the last digit of a float32 below 1"
 if (max_len, d_model) == (300, 512):
     assert 1e-5 < rough_error.max() < 4e-5
-assert rough_error[-50:].max() > 2 * rough_error[:50].max(), "the error grows with the position"
+times = rough_error[-50:].max() / rough_error[:50].max()
+print(f"float32 angles: the last 50 rows are up to {times:.1f} times as far off as the first 50")
+assert times > 2, "the error grows with the position"
+assert (max_len, d_model) != (300, 512) or 5.5 < times < 7.5
 
 # %% [markdown]
 # ## Step 6: rows as lines

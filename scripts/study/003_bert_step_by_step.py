@@ -37,9 +37,9 @@ assert layer.max_length == len(layer.position_embeddings.weight) == layer.config
 # %% [markdown]
 # ## Step 2: the sentence becomes ids
 #
-# The tokenizer lower-cases the text, cuts words into known pieces (*WordPiece*: always the longest piece that the
-# vocabulary has), and puts `[CLS]` before the text and `[SEP]` after it. So five words make seven tokens. "Sinan" is
-# not in the vocabulary: it becomes two pieces, `sin` and `##an`.
+# The tokenizer lower-cases the text, cuts words into known pieces (*WordPiece*: from the left, always the longest piece
+# that fits and is in the vocabulary), and puts `[CLS]` before the text and `[SEP]` after it. So five words make seven
+# tokens. "Sinan" is not in the vocabulary: it becomes two pieces, `sin` and `##an`.
 
 # %%
 sentence = "We lived above the clouds"

@@ -3,7 +3,7 @@
 #
 # A GPT-2 begins as random numbers. This file trains a small one in NumPy: 3 blocks, 64 wide, with letters as tokens. It
 # learns words, and then makes up new words. In the end it is saved as a *checkpoint*, a folder with weights, settings
-# and tokenizer; every program that reads GPT-2 opens it.
+# and tokenizer; programs that read GPT-2, such as transformers, open it.
 #
 # Training needs the formulas forward (`minibert/equations/whole_models.py`), the same formulas backward
 # (`gradients.py`, `block_gradients.py` and `model_gradients.py` beside this file), and Adam, which takes a step.
@@ -112,8 +112,9 @@ assert abs(untrained - bounds["uniform"]) < 0.05
 # ## Step 4: one step of training
 #
 # Forward, the loss, backward, Adam: each line is one function of `minibert.equations`. The gradient has a number for
-# each weight: how fast the loss grows if that weight grows. Adam moves every weight the other way. We take ten first
-# steps from the same noise, each with 128 other words: all ten lower the loss of their words, by 0.20 to 0.24.
+# each weight: how fast the loss grows if that weight grows. Adam's first step moves each weight the other way, unless
+# its gradient is 0; its later steps follow a mean of the gradients so far. We take ten first steps from the same noise,
+# each with 128 other words: all ten lower the loss of their words, by 0.20 to 0.24.
 
 # %%
 some = learned.of(np.arange(128))
@@ -130,6 +131,7 @@ for begin in range(0, 1280, 128):
     rows = np.arange(begin, begin + 128)
     before, direction = training.batch_gradient(vector, learned, rows)
     moved, _, _ = adam(vector, direction, zeros, zeros, step=1, rate=1e-3)
+    assert np.mean(np.sign(moved - vector) == -np.sign(direction)) > 0.999, "all but what rounding swallows"
     falls.append(before - training.losses(training.model_of(moved), learned.of(rows)).mean())
 print(f"loss of the first 128 words: {loss:.3f} before the step, {loss - falls[0]:.3f} after it")
 print(f"ten steps with 128 words each: the loss falls by {texts.spread(falls, 3)}")

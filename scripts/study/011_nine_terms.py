@@ -142,10 +142,10 @@ if model.is_minilm:
 # are mostly word with word (57 to 74 %, and 50 to 85 %). Head 9 is rest with word (76 to 99 %): it looks at certain
 # words, no matter which token asks. `[CLS]` alone gets 0.26 to 0.41 of its weight.
 #
-# TUPE calls both mixed terms noise. Word with position has at most 15 % in any head of any sentence; but position with
-# word has 20 to 63 % in head 3. In ten texts of 175 to 202 tokens it is the other way round: word with position has 40
-# to 45 % in head 11, position with word at most 4 % in any head. In head 9 word with position works against the sum
-# there (-52 to -48 %), and so rest with word has 135 to 141 %.
+# TUPE calls both mixed terms noise. Word with position has at most 15 % in any head of these sentences; but position
+# with word has 20 to 63 % in head 3. In ten texts of 175 to 202 tokens it is the other way round: word with position
+# has 40 to 45 % in head 11, position with word at most 4 % in any head. In head 9 word with position works against the
+# sum there (-52 to -48 %), and so rest with word has 135 to 141 %.
 
 # %%
 kinds = {"sentences": texts.SENTENCES, "long texts": texts.long_texts()}

@@ -2,8 +2,10 @@
 # # Common mistakes
 #
 # An input layer is a few lines, and most mistakes in them are silent: the shapes fit, the numbers look like embeddings,
-# and the model still works with them, a little worse. This page makes every classic mistake on purpose, one after the
-# other, and measures it against the right layer on the same inputs.
+# and the model still works with them. With the right layer all-MiniLM-L6-v2 answers 14 of 20 questions right, questions
+# like those of `sentence_vectors.py`. With 14 of the 19 mistakes that this page makes in it, it answers 13 or 14; with
+# the other five 0 to 11. This page makes every classic mistake on purpose, one after the other, and measures it against
+# the right layer on the same inputs.
 #
 # The list is in `minibert/verify/mistakes/`; the mistakes of input layers are in `wrong_rows.py`. `minibert verify
 # --against` tries all of them on the numbers of a port that differs, and names the mistake that fits.
@@ -148,8 +150,9 @@ measure("type row 0 added", on="gpt2")
 #     RoBERTa:  p = cumsum(ids != pad) * (ids != pad) + pad    ids that are padding do not; the first is at pad + 1
 #     OPT:      p = cumsum(mask) * mask - 1               the mask decides, not the ids
 #
-# With padding on the right, or none, most of these mistakes do not show. Padding on the left, or in the middle, shows
-# them.
+# Six of these ten mistakes do not show in the rows of the tokens if there is no padding, or padding on the right.
+# Padding on the left, or in the middle, shows three of the six. Cached tokens show one, and a mask that disagrees with
+# the ids shows the other two.
 
 # %%
 measure("positions counted by the mask", "cached tokens not counted", "positions from 1", "positions from 2")

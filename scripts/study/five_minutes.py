@@ -51,7 +51,7 @@ for ax, (title, drawn) in zip(axes, arrows.items(), strict=True):
         label = f"{name} {np.linalg.norm(end - begin):.2f}"
         ax.annotate(label, (begin + end) / 2, xytext=(6, -12), textcoords="offset points", fontsize="small")
     longest = max(float(end.max()) for _, end, *_ in drawn)
-    ax.set(title=title, xlim=(-0.1 * longest, 1.4 * longest), ylim=(-0.2 * longest, 1.25 * longest), aspect="equal")
+    ax.set(title=title, xlim=(-0.1 * longest, 1.7 * longest), ylim=(-0.2 * longest, 1.25 * longest), aspect="equal")
 study.show(
     axes.tolist(), "arrows", of=model.name,
     alt="arrows: rows of dog and their sum; the sums of dog and bites; both normalised, now of one length",

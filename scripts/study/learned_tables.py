@@ -35,8 +35,9 @@ assert whole.shape == (1, seq, layer.config.hidden_size)
 # buffer, as `position_ids` is.
 #
 # **The stored rows do not follow a formula.** If the positions were sinusoids, row `p` of the file would be the
-# sinusoid of `p`, or a multiple of it: a cosine of 1 or -1. The cosine is near 0 for every position, in both usual
-# orders of the columns. All sinusoids also have the same length, `sqrt(dim / 2)`, and these rows have many lengths.
+# sinusoid of `p`, or a multiple of it: a cosine of 1 or -1. In both usual orders of the columns no position has a
+# cosine beyond 0.17 or -0.17 in all-MiniLM-L6-v2, and beyond 0.11 or -0.11 in bert-base-uncased. All sinusoids also
+# have the same length, `sqrt(dim / 2)`, and these rows have many lengths.
 
 # %%
 table = layer.position_embeddings.weight
@@ -45,7 +46,7 @@ for layout in ("interleaved", "halves"):
     cosines = np.sum(table * waves, axis=1) / np.linalg.norm(table, axis=1) / np.linalg.norm(waves, axis=1)
     print(f"{model.name}, cosine of each position row and its sinusoid ({layout}): ", end="")
     print(f"from {cosines.min():+.2f} to {cosines.max():+.2f}")
-    assert np.abs(cosines).max() < 0.25
+    assert np.abs(cosines).max() < (0.17 if model.is_minilm else 0.11 if model.is_bert_base else 0.25)
     assert np.ptp(np.linalg.norm(waves, axis=1)) < 1e-5
 lengths = np.linalg.norm(table, axis=1)
 print(f"lengths of the position rows: from {lengths.min():.2f} to {lengths.max():.2f}")

@@ -3,6 +3,7 @@ same."""
 
 from __future__ import annotations
 
+import base64
 import inspect
 import json
 import os
@@ -123,9 +124,11 @@ def cell(source: str, *outputs: dict[str, Any], tags: tuple[str, ...] = ()) -> d
 def test_a_study_stands_on_the_site_as_it_was_run(tmp_path: Path, monkeypatch: Patch) -> None:
     name = "006_blocks"
     picture = {"data": {"image/png": "cG5n", "text/plain": "a [map]"}}
+    header = b"\x89PNG\r\n\x1a\n" + bytes([0, 0, 0, 13]) + b"IHDR" + (1200).to_bytes(4, "big")
+    wide = {"data": {"image/png": base64.b64encode(header).decode(), "text/plain": "a line"}}
     cells = [
         cell("# BERT's blocks\n\nA block [`heads.py`](heads.py), `learning.py`."),
-        cell("x = 1\nx", {"text": ["1"]}, picture, {"text": "\n2\n"}),
+        cell("x = 1\nx", {"text": ["1"]}, picture, {"text": "\n2\n"}, wide),
         cell("long = 2", tags=("folded",)),
         cell("## Exercises\n\n1. Why?\n2. How?"),
         cell("## Answers\n\n1. Because\n   of it."),
@@ -145,6 +148,7 @@ def test_a_study_stands_on_the_site_as_it_was_run(tmp_path: Path, monkeypatch: P
         "```python\nx = 1\nx\n```",
         "```text\n1\n2\n```",
         f"[![a (map)]({name}-1.png)]({name}-1.png)",
+        f"[![a line]({name}-2.png)]({name}-2.png){{ .wide }}",
         '??? note "1 line of code"',
         "    ```python\n    long = 2\n    ```",
         "## To click through",
@@ -159,7 +163,7 @@ def test_a_study_stands_on_the_site_as_it_was_run(tmp_path: Path, monkeypatch: P
         '??? success "Answer 2"',
         "    So.",
     ]
-    assert pictures == {f"{name}-1.png": b"png"}
+    assert pictures == {f"{name}-1.png": b"png", f"{name}-2.png": header}
     assert _opened("explain")[1].parse(shlex.split(command)[2:]).beside
     with pytest.raises(FileNotFoundError, match="sh scripts/study/build --new"):
         course.study_page("heads")
