@@ -88,7 +88,7 @@ def fills_panels(linear: Linear, halved: bool) -> bool:
 
 
 def panel_numbers(linear: Linear) -> int:
-    """Count the numbers of a weight's whole panels; a word table has a rest of outputs, which stays as it is."""
+    """Count the numbers of a weight's whole panels. The last outputs of a word table may fill none."""
     outputs, width = linear.shape
     return outputs // PANEL * PANEL * width
 
