@@ -19,7 +19,8 @@ from minibert.models.run import packing
 from minibert.models.run.attributes import OfModules, hinted
 from minibert.models.run.packing import Packed, Preparation
 from minibert.models.run.pipeline import TextPipeline
-from minibert.threads.pool import checked_threads, parallel_for, usable_threads
+from minibert.threads.computing import checked_threads, usable_threads
+from minibert.threads.pool import parallel_for
 
 if TYPE_CHECKING:
     from minibert.files.checkpoint import Tensor

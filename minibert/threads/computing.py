@@ -1,4 +1,4 @@
-"""Compute on several threads: each tile on one of our threads, while BLAS is held to one thread.
+"""The cores of this process, and computing on them: each tile on one of our threads, with BLAS held to one thread.
 
 BLAS's own threads help only with matrix products, and spin while they wait for each other: if other programs want the
 cores too, a product waits for a thread that the system has paused. Our threads share tiles and never wait inside one.
@@ -10,15 +10,18 @@ at a time, and six sleep until a slot is free.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cache, wraps
+from itertools import accumulate
 from queue import SimpleQueue
 from threading import RLock, get_ident
 from time import monotonic, perf_counter, thread_time
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from .cores import affinity, blas_takes, cores, running
+import numpy as np
+
 from .pool import MOST_THREADS, parallel_for
 
 K = TypeVar("K")
@@ -32,9 +35,126 @@ held   BLAS is held to one thread
 small  BLAS is left alone: no product is large enough for its threads
 """
 
+OURS = "MINIBERT_THREADS"
+DIGITS = 20  # as many digits as 2 ** 64 has
+THEIRS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")  # in OpenBLAS's order
+NUMBERS_A_THREAD = 512 * 768  # numbers; for fewer, starting a thread costs more than it saves
 SPIN = 0.25  # seconds; BLAS's threads spin a little less than this before they sleep
 ENOUGH = 0.75  # share of its time that an undisturbed thread has its core; measured 0.98, beside two busy threads 0.5
 SHORTEST, LONGEST = 1.0, 64.0  # seconds on one thread after BLAS's threads did not pay; doubled each time
+
+
+# -- cores and memory, within every limit of this process --------------------------------------------------------
+
+
+def cores() -> int:
+    """Count the cores that this process may use, the default of `threads`.
+
+    The smallest of: the cores it may run on (affinity), a container's CPU quota (cgroup v1 and v2), rounded up, and
+    OPENBLAS_NUM_THREADS, or without it OMP_NUM_THREADS. MINIBERT_THREADS overrides all of them.
+
+    Raises ValueError if MINIBERT_THREADS is not an integer >= 1.
+    """
+    set_outside = os.environ.get(OURS)
+    if set_outside:
+        if not (number := _number(set_outside)):
+            found = repr(set_outside[:DIGITS]) + "..." * (len(set_outside) > DIGITS)
+            raise ValueError(f"the variable {OURS} must be an integer >= 1, found {found}; or unset it")
+        return number
+    return min(blas_takes(), quota())
+
+
+def checked_threads(threads: Any) -> int | None:
+    """Return a caller's `threads`, None for all cores. Raises ValueError unless it is an integer >= 1."""
+    integer = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
+    if threads is not None and not (integer and threads >= 1):
+        raise ValueError(f"threads must be an integer >= 1, found {threads!r}; 1 means no other thread")
+    return threads if threads is None else int(threads)
+
+
+def usable_threads(numbers: int, threads: int | None) -> int:
+    """Return the threads to use: at most `threads` or the number of cores, each with enough numbers to be worth it."""
+    wanted = checked_threads(threads)
+    worth = numbers // NUMBERS_A_THREAD
+    return 1 if worth <= 1 else min(cores() if wanted is None else wanted, worth)
+
+
+def blas_takes() -> int:
+    """Return BLAS's own default thread count, by affinity and variables. It ignores CPU quotas."""
+    usable = affinity()
+    for name in THEIRS:
+        # "4,2": one number for each level of nesting
+        if number := _number(os.environ.get(name, "").partition(",")[0].strip()):
+            return min(usable, number)
+    return usable
+
+
+def affinity() -> int:
+    """Count the cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def running() -> int:
+    """Count the threads of the whole system that want a core now, including this one; 0: unknown."""
+    _, _, _, tasks = (*_read("/proc/loadavg").split(), "", "", "", "")[:4]  # "0.20 0.18 0.12 2/80 11206"
+    return _number(tasks.partition("/")[0])
+
+
+@cache
+def quota(root: str = "") -> int:
+    """Return a container's CPU quota in cores, rounded up, read once; sys.maxsize without one. `root`: a prefix of /.
+
+    The quotas of all parent groups apply to a group as well.
+    """
+    smallest = sys.maxsize
+    for group in _groups(root, "cpu"):
+        v1 = f"{root}/sys/fs/cgroup/cpu{group}"
+        quota_of_v1 = f"{_read(f'{v1}/cpu.cfs_quota_us')} {_read(f'{v1}/cpu.cfs_period_us')}"
+        for text in (_read(f"{root}/sys/fs/cgroup{group}/cpu.max"), quota_of_v1):
+            # "150000 100000": microseconds of CPU in each period; "max" and -1: no quota
+            allowed, period = map(_number, (*text.split(), "", "")[:2])
+            if allowed and period:
+                smallest = min(smallest, -(-allowed // period))
+    return smallest
+
+
+@cache
+def memory(root: str = "") -> int:
+    """Return the bytes of memory that this process may use: the machine's, or a container's limit, read once.
+
+    The limits of all parent groups apply to a group as well.
+    """
+    smallest = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else sys.maxsize
+    for group in _groups(root, "memory"):
+        for name in (f"{group}/memory.max", f"/memory{group}/memory.limit_in_bytes"):  # cgroup v2 and v1
+            smallest = min(smallest, _number(_read(f"{root}/sys/fs/cgroup{name}").strip()) or smallest)
+    return smallest
+
+
+def _groups(root: str, controller: str) -> set[str]:
+    """Return the control groups of this process and their parents, as paths below the controller's folder."""
+    groups = {""}  # /proc in a container may name a group of the host: then "" is the container's group
+    for line in _read(f"{root}/proc/self/cgroup").splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if {"", controller} & {*controllers.split(",")}:
+            groups.update(accumulate(path.split("/"), "{}/{}".format))
+    return groups
+
+
+def _number(text: str) -> int:
+    """Return an integer >= 1; 0 for any other text, or for more than `DIGITS` digits."""
+    return int(text) if text.isdecimal() and len(text) <= DIGITS else 0
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except (OSError, ValueError):  # another system, a container without the file, or an impossible path
+        return ""
+
+
+# -- computing ---------------------------------------------------------------------------------------------------
 
 
 @cache

@@ -21,14 +21,9 @@ from queue import SimpleQueue
 from threading import RLock
 from typing import Any, TypeVar
 
-import numpy as np
-
-from .cores import cores
-
 K = TypeVar("K")
 T = TypeVar("T")
 
-NUMBERS_A_THREAD = 512 * 768  # numbers; for fewer, starting a thread costs more than it saves
 MOST_THREADS = 64
 
 
@@ -39,21 +34,6 @@ def _help(work: Callable[[], object]) -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def checked_threads(threads: Any) -> int | None:
-    """Return a caller's `threads`, None for all cores. Raises ValueError unless it is an integer >= 1."""
-    integer = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
-    if threads is not None and not (integer and threads >= 1):
-        raise ValueError(f"threads must be an integer >= 1, found {threads!r}; 1 means no other thread")
-    return threads if threads is None else int(threads)
-
-
-def usable_threads(numbers: int, threads: int | None) -> int:
-    """Return the threads to use: at most `threads` or the number of cores, each with enough numbers to be worth it."""
-    wanted = checked_threads(threads)
-    worth = numbers // NUMBERS_A_THREAD
-    return 1 if worth <= 1 else min(cores() if wanted is None else wanted, worth)
 
 
 def parallel_for(work: Callable[[K], object], blocks: Iterable[K], threads: int) -> None:

@@ -65,7 +65,7 @@ def test_embed_of_a_text_does_not_depend_on_the_texts_around_it(
     alone = [layer.embed(text, truncation=True, **options)[0] for text in texts]
     with (
         tile_of(tile),
-        mock.patch("minibert.threads.pool.NUMBERS_A_THREAD", 1),
+        mock.patch("minibert.threads.computing.NUMBERS_A_THREAD", 1),
         mock.patch.object(layer_module, "CHUNK", 5),
     ):
         together = layer.embed(texts, truncation=True, threads=threads, **options)

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from minibert.threads import cores
+from minibert.threads import computing
 
-REAL_QUOTA = cores.quota
+REAL_QUOTA = computing.quota
 NO_LIMIT = REAL_QUOTA("/no/such/root")
 
 
 @pytest.fixture(autouse=True)
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (cores.OURS, *cores.THEIRS):
+    for name in (computing.OURS, *computing.THEIRS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
-    monkeypatch.setattr(cores, "quota", lambda: NO_LIMIT)
+    monkeypatch.setattr(computing, "quota", lambda: NO_LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -42,24 +42,24 @@ def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_variables(variables: dict[str, str], found: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert cores.cores() == found
+    assert computing.cores() == found
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", " ", "²", "4,2", "9" * 5000])
 def test_a_variable_of_ours_that_is_no_number(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cores.OURS, value)
+    monkeypatch.setenv(computing.OURS, value)
     with pytest.raises(ValueError, match="MINIBERT_THREADS"):
-        cores.cores()
+        computing.cores()
 
 
 def test_affinity_and_quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "quota", lambda: 2)
-    assert (cores.cores(), cores.blas_takes()) == (2, 8)  # BLAS does not know of a quota
+    monkeypatch.setattr(computing, "quota", lambda: 2)
+    assert (computing.cores(), computing.blas_takes()) == (2, 8)  # BLAS does not know of a quota
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {5}, raising=False)
-    assert (cores.cores(), cores.blas_takes()) == (1, 1)
+    assert (computing.cores(), computing.blas_takes()) == (1, 1)
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert cores.cores() == 1
+    assert computing.cores() == 1
 
 
 V1 = "12:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n1:name=systemd:/docker/abc\n"
@@ -115,7 +115,7 @@ def write_groups(root: Path, group: str, files: dict[str, str]) -> None:
 )
 def test_memory(group: str, files: dict[str, str], found: int | None, tmp_path: Path) -> None:
     write_groups(tmp_path, group, files)
-    assert cores.memory(str(tmp_path)) == (found or cores.memory("/no/such/root"))
+    assert computing.memory(str(tmp_path)) == (found or computing.memory("/no/such/root"))
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,10 @@ def test_memory(group: str, files: dict[str, str], found: int | None, tmp_path: 
     [("0.20 0.18 0.12 3/80 11206\n", 3), ("0.00 0.00 0.00 0/0 0", 0), ("", 0), ("1 2 3", 0), ("a b c d e", 0)],
 )
 def test_who_wants_a_core(text: str, found: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "_read", lambda path: {"/proc/loadavg": text}[path])
-    assert cores.running() == found
+    monkeypatch.setattr(computing, "_read", lambda path: {"/proc/loadavg": text}[path])
+    assert computing.running() == found
 
 
 @pytest.mark.skipif(not Path("/proc/loadavg").exists(), reason="a file of Linux")
 def test_this_thread_wants_a_core() -> None:
-    assert cores.running() >= 1
+    assert computing.running() >= 1

@@ -28,9 +28,9 @@ from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.blocks import Stack
 from minibert.models.run.pipeline import TextPipeline
 from minibert.models.sentences.sentence_config import AS_THE_FOLDER_SAYS, SentenceConfig, SentenceOptions, accept_habits
-from minibert.threads.cores import cores, memory
+from minibert.threads.computing import checked_threads, cores, memory
 from minibert.threads.kernels import kernel
-from minibert.threads.pool import checked_threads, parallel_for
+from minibert.threads.pool import parallel_for
 
 from .binder import TensorBinder, unread
 from .load import ModelFiles, assemble, check_dtype, family_of, load, open_model

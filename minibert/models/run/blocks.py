@@ -20,8 +20,7 @@ from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, BoundFeedForward
 from minibert.families.parts.modules import Linear
 from minibert.files.tables import ScratchBuffer
-from minibert.threads.computing import Blas, compute, spreads
-from minibert.threads.cores import blas_takes
+from minibert.threads.computing import Blas, blas_takes, compute, spreads
 from minibert.threads.kernels import PAIRS, Rows, Shape, kernel, one_sum, rows_for
 
 from .attention import KeyValueCache

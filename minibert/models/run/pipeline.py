@@ -20,7 +20,7 @@ from minibert.equations.sentences import POOLINGS, normalized
 from minibert.errors import CheckpointError, Option, Text, error_of
 from minibert.files.tables import Table
 from minibert.files.tokenizer import Encoded, Tokenizer
-from minibert.threads.cores import cores
+from minibert.threads.computing import cores
 from minibert.threads.pool import parallel_for, prefetch
 
 from .packing import TILE_ROWS, Packed, Preparation

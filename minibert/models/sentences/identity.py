@@ -24,7 +24,7 @@ from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.modules import Embedding
 from minibert.files.tables import FormulaTable, StoredTable, Table
 from minibert.models.heads.labels import usual_activation
-from minibert.threads.cores import cores
+from minibert.threads.computing import cores
 from minibert.threads.pool import parallel_for
 
 from .folder import PAIRS, SPARSE

@@ -19,8 +19,7 @@ from minibert.files.tokenizer import Texts, Tokenizer, listed
 from minibert.models.model import Model
 from minibert.models.run.attributes import hinted, unexpected
 from minibert.models.run.pipeline import TextPipeline, check_positive, chunked
-from minibert.threads.cores import cores
-from minibert.threads.pool import checked_threads
+from minibert.threads.computing import checked_threads, cores
 
 from .comparing import Given, similarity, similarity_pairwise
 from .late import LatePipeline
