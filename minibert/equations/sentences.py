@@ -64,7 +64,8 @@ def mean(rows: Array, skip: int = 0) -> Array:
     >>> mean(np.array([[[1.0, 4.0], [3.0, 2.0]]])), mean(np.array([[[1.0, 4.0], [3.0, 2.0]]]), skip=1)
     (array([[2., 3.]]), array([[3., 2.]]))
     """
-    return np.asarray(_sum(rows, skip) / rows.dtype.type(max(1, rows.shape[1] - skip)))
+    total = np.add.reduce(rows[:, skip:], axis=1)
+    return np.asarray(total / rows.dtype.type(max(1, rows.shape[1] - skip)))
 
 
 def mean_sqrt_length(rows: Array, skip: int = 0) -> Array:
@@ -73,7 +74,8 @@ def mean_sqrt_length(rows: Array, skip: int = 0) -> Array:
     >>> mean_sqrt_length(np.array([[[1.0], [3.0], [5.0], [7.0]]]))
     array([[8.]])
     """
-    return np.asarray(_sum(rows, skip) / rows.dtype.type(math.sqrt(max(1, rows.shape[1] - skip))))
+    total = np.add.reduce(rows[:, skip:], axis=1)
+    return np.asarray(total / rows.dtype.type(math.sqrt(max(1, rows.shape[1] - skip))))
 
 
 def weighted_mean(rows: Array, skip: int = 0) -> Array:
@@ -86,10 +88,6 @@ def weighted_mean(rows: Array, skip: int = 0) -> Array:
     """
     weights = np.arange(1 + skip, 1 + max(skip, rows.shape[1])).astype(rows.dtype)
     return np.asarray(np.matmul(weights, rows[:, skip:]) / rows.dtype.type(max(1, weights.sum())))
-
-
-def _sum(rows: Array, skip: int) -> Array:
-    return np.asarray(np.add.reduce(rows[:, skip:], axis=1))
 
 
 def first_of_id(ids: Array, wanted: int) -> Array:

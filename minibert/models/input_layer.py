@@ -13,7 +13,7 @@ from minibert.equations.input_layer import Array
 from minibert.families.family import Family
 from minibert.families.parts.config import Config
 from minibert.families.parts.modules import Linear, module_list
-from minibert.families.parts.steps import Bound, Inputs, Norm, Positions, Project, Record
+from minibert.families.parts.steps import Bound, Inputs, Norm, Positions, Project, Record, run_steps
 from minibert.files.tokenizer import listed
 from minibert.models.run import packing
 from minibert.models.run.attributes import OfModules, hinted
@@ -376,17 +376,6 @@ def cut(batch: int, seq: int, rows: int) -> Iterator[tuple[slice, slice]]:
     for top in range(0, batch, tall):
         for left in range(0, seq, rows):
             yield slice(top, min(top + tall, batch)), slice(left, min(left + rows, seq))
-
-
-def run_steps(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, record: Record = None) -> Array:
-    """Run one block through all steps. `out` (batch, seq, dim) receives the result; word rows have `width` numbers."""
-    x = out if width == out.shape[-1] else np.empty((*out.shape[:-1], width), out.dtype)
-    for step, module in steps:
-        # a user's step may return another dtype, or a memory order for which sums have other bits
-        x = np.asarray(step.apply(module, inputs, x, record), out.dtype, order="C")
-    if x is not out:
-        out[...] = x
-    return out
 
 
 class LayerPipeline(TextPipeline):

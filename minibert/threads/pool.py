@@ -19,7 +19,7 @@ from contextvars import copy_context
 from itertools import islice
 from queue import SimpleQueue
 from threading import RLock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 K = TypeVar("K")
 T = TypeVar("T")

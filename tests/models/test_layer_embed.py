@@ -167,7 +167,7 @@ def test_an_error_names_the_text_or_id(layer: minibert.EmbeddingLayer) -> None:
 
 
 class Plain(TextPipeline):
-    def vectors(self, encoded: Any) -> Any:
+    def vectors(self, encoded: Any, start: int = 0) -> Any:
         return encoded
 
 

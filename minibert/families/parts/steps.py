@@ -8,7 +8,7 @@ All kinds are in one file, since the author of a row chooses among them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -57,22 +57,17 @@ class Binder(Tensors, Protocol):
         """Return whether the checkpoint has a tensor of this name."""
 
 
-class Inputs:
+class Inputs(NamedTuple):
     """The arguments of a call, checked and completed.
 
     Ids are arrays (batch, seq) or (1, seq), one number for all tokens, or a slice of neighbouring positions.
     """
 
-    def __init__(
-        self,
-        batch: int,
-        seq: int,
-        ids: dict[str, Ids],
-        inputs_embeds: Array | None = None,
-        attention_mask: Array | None = None,
-    ) -> None:
-        self.batch, self.seq, self.ids = batch, seq, ids
-        self.inputs_embeds, self.attention_mask = inputs_embeds, attention_mask
+    batch: int
+    seq: int
+    ids: dict[str, Ids]
+    inputs_embeds: Array | None = None
+    attention_mask: Array | None = None
 
     def tile(self, batch: slice, seq: slice) -> Inputs:
         """Return the arguments of a tile: some texts, some positions."""
@@ -128,6 +123,17 @@ class Bound(NamedTuple):
 
     step: Step
     module: Any
+
+
+def run_steps(steps: Sequence[Bound], inputs: Inputs, out: Array, width: int, record: Record = None) -> Array:
+    """Run a tile through all steps. `out` (batch, seq, dim) receives the result; word rows have `width` numbers."""
+    x = out if width == out.shape[-1] else np.empty((*out.shape[:-1], width), out.dtype)
+    for step, module in steps:
+        # a user's step may return another dtype, or a memory order for which sums have other bits
+        x = np.asarray(step.apply(module, inputs, x, record), out.dtype, order="C")
+    if x is not out:
+        out[...] = x
+    return out
 
 
 class Lookup(Step):

@@ -103,15 +103,6 @@ class Stack:
         """The smallest number of rows in a product."""
         return max((self.rows.fewest(*shape) for shape in self.shapes), default=1)
 
-    def layout(self, lengths: Array, rows: Rows | None, panels: bool) -> Layout:
-        """Return the layout of sequences of these lengths for products with panels or without.
-
-        rows: None for no padding rows, the fastest for a single row: generation runs one text token by token.
-        """
-        if rows is None:
-            return Layout.of(lengths, Rows())
-        return Layout.of(lengths, *((PAIRS, 1) if panels else (rows, self.fewest)))
-
     @cached_property
     def panel_rows(self) -> int:
         """The most rows of products with panels: 0 without panels, FEW if some are views, whose rows lie far apart."""
@@ -224,7 +215,10 @@ def run_blocks(
     rows = kernel().usual if hook and stack.rows.text > 1 else stack.rows
 
     panels = panels and tile.inputs.seq <= stack.panel_rows and not cache
-    layout = stack.layout(tile.lengths, None if cache else rows, panels)
+    padding, fewest = (PAIRS, 1) if panels else (rows, stack.fewest)
+    if cache:  # generation runs one text token by token: a single row is fastest without padding rows
+        padding, fewest = Rows(), 1
+    layout = Layout.of(tile.lengths, padding, fewest)
     x = layout.filled(x)
     if blocks:
         groups = [group for group in tile.groups(stack.by_distance, rows.text) if group.length or whole]
@@ -243,7 +237,7 @@ def run_blocks(
         if hook and i:
             hook.rows(f"hidden_states.{i}", x)
         if take is not None and i + 1 == len(blocks):
-            layout = stack.layout(np.array([len(take)]), None if cache else rows, panels)
+            layout = Layout.of(np.array([len(take)]), padding, fewest)
             run = run._replace(take=layout.filled(take))
         for works, add, post_norm, attends in block:
             y = x

@@ -236,20 +236,22 @@ class Preparation:
                 raise ValueError(f"inputs_embeds must be {self._embeds_shape}, found shape {embeds.shape}")
             single, shape = _batch_of(embeds.shape[:-1], "inputs_embeds", self._embeds_shape)
             inputs = Inputs(*shape, {}, embeds.reshape(*shape, self._width))
+        mask = None
         if attention_mask is not None:
-            self._check_mask(inputs, attention_mask, past_length)
+            mask = self._checked_mask(inputs, attention_mask, past_length)
         elif self._masks:
-            inputs.attention_mask = self._masks[0].default(inputs, self._config)
+            mask = self._masks[0].default(inputs, self._config)
+        inputs = inputs._replace(attention_mask=mask)
         self._take_ids(inputs, given, past_length)
         for name, value in given.items():
             if value is not None and name not in inputs.ids and not self._family.accepts(name):
                 raise TypeError(f"{self._family.model_type} takes no {name} in its input layer; leave it out")
         if not self._masks:
-            inputs.attention_mask = None  # already read for the positions; no step reads it
+            inputs = inputs._replace(attention_mask=None)  # already read for the positions; no step reads it
         return inputs, single
 
-    def _check_mask(self, inputs: Inputs, given: ArrayLike, past_length: int) -> None:
-        """Check the attention mask; store it only if a step uses it."""
+    def _checked_mask(self, inputs: Inputs, given: ArrayLike, past_length: int) -> Array | None:
+        """Check the attention mask; return it only if a step uses it."""
         mask = _numbers(given, "attention_mask", self._dtype if self._reads_mask else None)
         mask = mask[None] if mask.ndim == 1 else mask
         # a mask that multiplies rows has their length; an unused mask may omit the cached tokens
@@ -262,8 +264,7 @@ class Preparation:
         if self._counted and mask.shape[1] != inputs.seq + past_length:
             shapes = f"expected ({inputs.batch}, {inputs.seq + past_length}), found {mask.shape}"
             raise ValueError(f"attention_mask must cover the cached tokens too: {shapes}")
-        if self._reads_mask:
-            inputs.attention_mask = mask
+        return mask if self._reads_mask else None
 
     def _take_ids(self, inputs: Inputs, given: Mapping[str, Any], past_length: int) -> None:
         """Check all ids that the steps look up, or fill in the family's defaults."""
@@ -319,10 +320,10 @@ class Preparation:
             groups = packed.groups()
             alike = [Inputs(len(each.texts), each.length, {"input_ids": each.of(ids)}) for each in groups]
         if self._masks:
-            for each in alike:
-                each.attention_mask = self._masks[0].default(each, self._config)
-            masks = [each.attention_mask for each in alike]
-            inputs.attention_mask = masks[0] if len(texts) == 1 else _joined(masks, packed)
+            masks = [self._masks[0].default(each, self._config) for each in alike]
+            alike = [each._replace(attention_mask=mask) for each, mask in zip(alike, masks, strict=True)]
+            joined = masks[0] if len(texts) == 1 else _joined(masks, packed)
+            packed = packed._replace(inputs=inputs._replace(attention_mask=joined))
         types = self.adds_types and any(each.token_type_ids is not None for each in ordered)
         for step, rows, lowest in self._steps:
             if types and step.ids == "token_type_ids":

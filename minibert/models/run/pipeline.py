@@ -68,14 +68,14 @@ class TextPipeline:
     def all(self, texts: list[Any], shown_as: str = "") -> Any:
         """Return the vectors of all texts (texts, dim), or a list of results; a name shows a bar on stderr."""
         if 0 < len(texts) <= self.chunk and not shown_as:
-            return self.vectors(self._encode(texts, 0))
+            return self.vectors(self.tokenize(texts, 0))
         found: Any = [None] * len(texts) if self.dim is None else np.empty((len(texts), self.dim), self.dtype)
         start = 0
         if self.chunk_threads > 1 and not shown_as:
 
             def compute_chunk(start: int) -> None:
                 some = slice(start, start + self.chunk)
-                found[some] = self.vectors(self._encode(texts[some], start))
+                found[some] = self.vectors(self.tokenize(texts[some], start), start)
 
             parallel_for(compute_chunk, range(0, len(texts), self.chunk), self.chunk_threads)
             return found
@@ -99,20 +99,15 @@ class TextPipeline:
                 yield chunk, start
                 start += len(chunk)
 
-        for encoded in prefetch(lambda chunk: self._encode(*chunk), numbered(), prefetching and self.prefetching):
-            yield self.vectors(encoded)
+        start = 0
+        for encoded in prefetch(lambda chunk: self.tokenize(*chunk), numbered(), prefetching and self.prefetching):
+            yield self.vectors(encoded, start)
+            start += len(encoded)
 
     @property
     def prefetching(self) -> bool:
         """Whether a thread is free to tokenize the next chunk while one is computed."""
         return (self.threads or cores()) > 1
-
-    def _encode(self, texts: list[Any], start: int) -> list[Encoded]:
-        """Tokenize a chunk, and add its truncated texts to `truncated`."""
-        encoded = self.tokenize(texts, start)
-        if self.truncated is not None:
-            self.truncated += [(i, each.truncated) for i, each in enumerate(encoded, start) if each.truncated]
-        return encoded
 
     def tokenize(self, texts: list[Any], start: int) -> list[Encoded]:
         """Return the ids of a chunk's texts behind the prompt, truncated. start: the number of the first, for messages.
@@ -130,8 +125,13 @@ class TextPipeline:
                     raise error_of(ValueError, Text(i), without)
         return encoded
 
-    def vectors(self, encoded: Sequence[Encoded]) -> Any:
-        """Return a chunk's vectors (texts, dim), or the list of its results. Identical ids are computed once."""
+    def vectors(self, encoded: Sequence[Encoded], start: int = 0) -> Any:
+        """Return a chunk's vectors (texts, dim), or the list of its results. Identical ids are computed once.
+
+        start: the number of the first text, in `truncated`.
+        """
+        if self.truncated is not None:
+            self.truncated += [(i, each.truncated) for i, each in enumerate(encoded, start) if each.truncated]
         keys = [(tuple(ids), tuple(types or ()), unseen) for ids, types, _, unseen in encoded]
         different = dict(zip(keys, encoded, strict=True))
         count = len(different)
