@@ -56,8 +56,8 @@ WINGS = {
         M("rotary_scaling", "parts/attention_schemes", 'by_type.get("truncate", True)', "True"),
     )),
     "run": Wing("threads models", "models/run", (
-        M("calls", "packing", "                unseen = unseen[texts]\n", ""),
-        M("families", "packing", "if self._counted and mask.shape[1] != inputs.seq + past_length", "if False"),
+        M("calls", "layer", "                unseen = unseen[texts]\n", ""),
+        M("families", "layer", "if self._counted and mask.shape[1] != inputs.seq + past_length", "if False"),
         M("sparse sentences", "pipeline", "[deepcopy(found[numbers[key]]) for", "[found[numbers[key]] for"),
         M("sentences bulk", "pipeline", "if len(each.input_ids) <= self.skip", "if len(each.input_ids) < self.skip"),
         M("changes", "changes", "found.shape not in (whole, (1, *whole[1:]))", "found.shape != whole"),

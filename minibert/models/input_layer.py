@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,12 +12,13 @@ from minibert.equations.fast import check_ids
 from minibert.equations.input_layer import Array
 from minibert.families.family import Family
 from minibert.families.parts.config import Config
-from minibert.families.parts.modules import Linear, module_list
-from minibert.families.parts.steps import Bound, Inputs, Norm, Positions, Project, Record, run_steps
+from minibert.families.parts.modules import module_list
+from minibert.families.parts.steps import Bound
 from minibert.files.tokenizer import listed
 from minibert.models.run import packing
-from minibert.models.run.attributes import OfModules, hinted
-from minibert.models.run.packing import Packed, Preparation
+from minibert.models.run.attributes import hinted
+from minibert.models.run.layer import InputLayer, modules_of
+from minibert.models.run.packing import Packed
 from minibert.models.run.pipeline import TextPipeline
 from minibert.threads.computing import checked_threads, usable_threads
 from minibert.threads.pool import parallel_for
@@ -27,11 +28,10 @@ if TYPE_CHECKING:
     from minibert.files.tokenizer import Encoded, Texts, Tokenizer
 
 
-NORM_TO_SUM_WORK = 4  # a norm takes four times as long per number as a sum
 CHUNK = 2048  # texts tokenized at once; it bounds the memory beyond the result
 
 
-class EmbeddingLayer(OfModules):
+class EmbeddingLayer(InputLayer):
     """The input layer of one checkpoint: ids -> rows -> sum -> LayerNorm -> array.
 
     `minibert.load` makes it. Submodules have the reference's names: the last part of the path (`layer.wte`,
@@ -44,19 +44,9 @@ class EmbeddingLayer(OfModules):
     is the folder's absolute path, or the Hub name with the commit that was opened.
     """
 
-    _words = "layer", "submodules"
-    family: Family
-    config: Config
-    dtype: np.dtype[Any]
-    """The number format of all computing: float32, or float64 by `load(dtype=...)`."""
     side: str
     tensors: tuple[Tensor, ...]  # location of each tensor in its file
     stored: Callable[[], Mapping[str, Tensor | None]]  # the same for the tensors that the layer does not use
-    dim: int
-    """The width of a token's output vector."""
-    adds_types: bool
-    prepare: Preparation  # checks and completes the arguments of a call
-    pack: Callable[[Sequence[Encoded]], Packed]  # the same for texts; `rows` takes the result
 
     def __init__(
         self,
@@ -72,99 +62,11 @@ class EmbeddingLayer(OfModules):
         reopen: Callable[[], EmbeddingLayer] | None = None,
         stored: Callable[[], Mapping[str, Tensor | None]] = dict,
     ) -> None:
-        self._steps: tuple[Bound, ...] | None = tuple(steps)
-        # every method reads `steps` last; `close` clears it first
+        super().__init__(family, config, steps, dtype)
         self._open_tokenizer, self._attention_position = tokenizer, attention_position
         self._opened: dict[str, Tokenizer] = {}
         self._closing, self._reopen = closing, reopen
-        self._width: int = steps[0].module.table.shape[1]
-        widths = [self._width, *(module.weight.shape[0] for _, module in steps if isinstance(module, Linear))]
-        prepare = Preparation(family, config, steps, dtype)
-        vars(self).update(family=family, config=config, dtype=dtype, side=side, tensors=tuple(tensors), stored=stored)
-        vars(self).update(dim=widths[-1], adds_types=prepare.adds_types, prepare=prepare, pack=prepare.pack)
-
-    # -- numbers ---------------------------------------------------------------------------------------------
-
-    @property
-    def steps(self) -> tuple[Bound, ...]:
-        """The bound steps in the order of computation."""
-        steps = self._steps  # read once: another thread may close the layer between two reads
-        if steps is None:
-            raise ValueError("this layer is closed; load it again")
-        return steps
-
-    @property
-    def max_length(self) -> int | None:
-        """The largest number of tokens in a sequence: the rows of the position table, or None without a limit."""
-        for step, module in self.steps:
-            if isinstance(step, Positions):
-                return int(module.table.shape[0]) - step.extra - step.first(self.config)
-        return None
-
-    @hinted
-    def __call__(
-        self,
-        input_ids: ArrayLike | None = None,
-        *,
-        token_type_ids: ArrayLike | None = None,
-        position_ids: ArrayLike | None = None,
-        attention_mask: ArrayLike | None = None,
-        past_length: int = 0,
-        inputs_embeds: ArrayLike | None = None,
-        langs: ArrayLike | None = None,
-        task_type_ids: ArrayLike | None = None,
-        threads: int | None = None,
-    ) -> Array:
-        """Return the input of the first block: (batch, seq) ids -> (batch, seq, dim), float32 (or the layer's dtype).
-
-        One sequence of ids (seq,) becomes (seq, dim). `past_length`: how many tokens a cache already holds; positions
-        start there. `inputs_embeds` (batch, seq, width) replaces the word rows. `threads`: the largest number of
-        threads, 1 for only the caller's thread, None for as many as there are cores. Only large batches use more than
-        one. The bits never depend on the number.
-
-        Raises TypeError, IndexError or ValueError that names the expected and the found value, and the place.
-        """
-        given = dict(token_type_ids=token_type_ids, position_ids=position_ids, langs=langs, task_type_ids=task_type_ids)
-        steps = self.steps
-        inputs, single = self.prepare(input_ids, given, attention_mask, past_length, inputs_embeds)
-        y = np.empty((inputs.batch, inputs.seq, self.dim), self.dtype)
-        if input_ids is not None:
-            steps[0].module.table.expect((inputs.ids["input_ids"],))
-        run(steps, inputs, y, self._width, threads)
-        return y[0] if single else y
-
-    def trace(self, input_ids: ArrayLike | None = None, **inputs: Any) -> dict[str, Array]:
-        """Return every named intermediate in the order of computation; the last one is the layer's output.
-
-        Arguments as in a call. Most keys are module paths of the reference's base model, with the module's
-        output as value. Further keys: `position_ids`, which comes first; `sum`, the input of the norm (without a norm,
-        the output); `scaled` and `masked`, the rows times a factor or the attention mask. A call has the same
-        bits.
-        """
-        keywords = ("attention_mask", "past_length", "inputs_embeds")
-        passed = {key: inputs.pop(key) for key in keywords if key in inputs}
-        self.steps  # noqa: B018  raises if the layer is closed
-        prepared, _ = self.prepare(input_ids, inputs, **passed)
-        return self.traced(prepared)
-
-    def traced(self, prepared: Inputs) -> dict[str, Array]:
-        """Trace checked inputs: see `trace`."""
-        steps, trace = self.steps, self.traced_positions(prepared)
-
-        def record(name: str, x: Array) -> None:
-            trace[name] = x.copy()
-
-        y = np.empty((prepared.batch, prepared.seq, self.dim), self.dtype)
-        run_steps(steps, prepared, y, self._width, record)
-        trace.setdefault("sum", y)
-        return trace
-
-    def traced_positions(self, prepared: Inputs) -> dict[str, Array]:
-        """Return the beginning of a trace of checked inputs: the positions, if the layer looks any up."""
-        positions = prepared.ids.get("position_ids")
-        if isinstance(positions, slice):
-            return {"position_ids": np.arange(positions.start, positions.stop)[None]}
-        return {"position_ids": positions.copy()} if isinstance(positions, np.ndarray) else {}
+        vars(self).update(side=side, tensors=tuple(tensors), stored=stored)
 
     # -- text ------------------------------------------------------------------------------------------------
 
@@ -268,17 +170,9 @@ class EmbeddingLayer(OfModules):
             raise ValueError(f"pooling must be 'mean', 'max' or None, found {pooling!r}")
         poolings, dim = ((), None) if pooling is None else ((pooling,), self.dim)
         return LayerPipeline(
-            self, preparation=self.prepare, table=self.steps[0].module.table, rows=self.rows,
-            width=self.dim, dim=dim, poolings=poolings, normalize=normalize, longest=self.max_length,
+            self, dim=dim, poolings=poolings, normalize=normalize, longest=self.max_length,
             truncation=truncation, threads=checked_threads(threads), chunk=CHUNK,
         )  # fmt: skip
-
-    def rows(self, packed: Packed, record: Record = None) -> Array:
-        """Return the rows of packed tokens, (tokens, dim), with the bits of a call."""
-        x: Array = np.empty((1, packed.inputs.seq, self.dim), self.dtype)
-        run_steps(self.steps, packed.inputs, x, self._width, record)
-        found: Array = x[0]
-        return found
 
     def _longest(self, max_length: int | None, truncation: bool) -> int | None:
         if max_length is None:
@@ -300,11 +194,6 @@ class EmbeddingLayer(OfModules):
         self.steps  # noqa: B018  raises if the layer is closed
         return make() if make is not None else None
 
-    @property
-    def modules(self) -> dict[str, Any]:
-        """Submodules by their path in the reference's base model."""
-        return _modules(self.steps)
-
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_"):
             for path, module in self.modules.items():
@@ -318,13 +207,13 @@ class EmbeddingLayer(OfModules):
         raise AttributeError(name)
 
     def __dir__(self) -> Iterable[str]:
-        return [*super().__dir__(), *(path.rpartition(".")[2] for path in _modules(self._steps or ()))]
+        return [*super().__dir__(), *(path.rpartition(".")[2] for path in modules_of(self._steps or ()))]
 
     def __repr__(self) -> str:
         steps = self._steps
         if steps is None:
             return f"<closed EmbeddingLayer of {self.family.model_type}>"
-        return module_list(_modules(steps))
+        return module_list(modules_of(steps))
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.steps  # noqa: B018  raises if the layer is closed
@@ -343,45 +232,10 @@ class EmbeddingLayer(OfModules):
             closing()
 
 
-def run(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, threads: int | None = None) -> Array:
-    """Fill `out` (batch, seq, dim) block by block.
-
-    Each row depends only on its ids, and no equation mixes rows. Therefore the bits are the same for every block size,
-    thread count and batch. Blocks are faster: the rows stay in the cache during the nine passes of a BERT layer.
-    """
-    count = usable_threads(out.size, threads)
-    if count > 1 and not any(isinstance(step, (Norm, Project)) for step, _ in steps):
-        count = usable_threads(out.size // NORM_TO_SUM_WORK, threads)
-    tokens = inputs.batch * inputs.seq
-    rows = max(1, min(packing.TILE_NUMBERS // max(width, out.shape[-1]), -(-tokens // count)))
-    if tokens <= rows:
-        return run_steps(steps, inputs, out, width)
-
-    def work(block: tuple[slice, slice]) -> None:
-        run_steps(steps, inputs.tile(*block), out[block], width)
-
-    parallel_for(work, cut(inputs.batch, inputs.seq, rows), count)
-    return out
-
-
-def cut(batch: int, seq: int, rows: int) -> Iterator[tuple[slice, slice]]:
-    """Cut (batch, seq) into blocks of about `rows` tokens: whole sequences, or parts of a long one.
-
-    >>> [(batch.start, batch.stop, seq.start, seq.stop) for batch, seq in cut(1, 5, 2)]
-    [(0, 1, 0, 2), (0, 1, 2, 4), (0, 1, 4, 5)]
-    >>> [(batch.start, batch.stop, seq.start, seq.stop) for batch, seq in cut(3, 2, 4)]
-    [(0, 2, 0, 2), (2, 3, 0, 2)]
-    """
-    tall = max(1, rows // seq) if seq else 1
-    for top in range(0, batch, tall):
-        for left in range(0, seq, rows):
-            yield slice(top, min(top + tall, batch)), slice(left, min(left + rows, seq))
-
-
 class LayerPipeline(TextPipeline):
     """The pipeline of `embed`: rows without blocks. A text without a token gives zeros, a long one may be an error."""
 
-    width: int  # numbers in a row
+    layer: EmbeddingLayer
     truncation: bool = False
 
     def __init__(self, layer: EmbeddingLayer, **steps: Any) -> None:
@@ -394,13 +248,8 @@ class LayerPipeline(TextPipeline):
 
     def run(self, encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
         """Compute the rows of a chunk, tile by tile."""
-        packed = self.preparation.pack(encoded)
-        self.table.expect((packed.ids,))
-        count = usable_threads(packed.inputs.seq * self.width, self.threads)
+        packed, width = self.layer.pack(encoded), self.layer.dim
+        count = usable_threads(packed.inputs.seq * width, self.threads)
         # each tile allocates memory, and more than 2 MB would come from the system each time
-        tiles = packed.tiles(packing.TILE_NUMBERS // 2 // self.width)
-        parallel_for(lambda tile: put(tile, self.rows(tile)), tiles, count)
-
-
-def _modules(steps: Sequence[Bound]) -> dict[str, Any]:
-    return {step.path: module for step, module in steps if callable(module)}
+        tiles = packed.tiles(packing.TILE_NUMBERS // 2 // width)
+        parallel_for(lambda tile: put(tile, self.layer.rows(tile)), tiles, count)

@@ -119,7 +119,7 @@ class Model(OfModules):
         def put(tile: Packed, x: Array) -> None:
             y[tile.where()] = x
 
-        run_model(self._layer.rows, stack, unpadded(inputs, keep), put, self.threads)
+        run_model(self._layer, stack, unpadded(inputs, keep), put, self.threads)
         return y[0] if single else y
 
     def compute(
@@ -131,7 +131,7 @@ class Model(OfModules):
     ) -> None:
         """Run packed tokens through the whole model, tile by tile: see `blocks.run_model`."""
         threads = self.threads if threads is None else threads
-        run_model(self._layer.rows, self.stack, packed, put, threads, take=take)
+        run_model(self._layer, self.stack, packed, put, threads, take=take)
 
     @property
     def heads(self) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from minibert.equations.fast import attention_scores
 from minibert.equations.input_layer import Array
 from minibert.models.heads.prediction import go_on
 from minibert.models.run import packing, ready_blocks
-from minibert.models.run.attention import KeyValueCache
+from minibert.models.run.ready_blocks import KeyValueCache
 
 CUT = 1e-5  # between two cuts of one batch: a product's bits depend on its rows; measured 2e-6
 FLOAT64 = 1e-12  # the same in float64; measured 6e-15

@@ -32,7 +32,7 @@ from minibert.models.heads import heads
 from minibert.models.heads.prediction import go_on
 from minibert.models.open.load_encoder import open_vectors
 from minibert.models.run import packing
-from minibert.models.run.attention import KeyValueCache
+from minibert.models.run.ready_blocks import KeyValueCache
 
 IDS = np.arange(30).reshape(3, 10) % 20 + 5
 MASK = np.array([[1] * 10, [1] * 4 + [0] * 6, [1] * 7 + [0] * 3])

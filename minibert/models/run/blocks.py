@@ -23,9 +23,22 @@ from minibert.files.tables import ScratchBuffer
 from minibert.threads.computing import Blas, blas_takes, compute, spreads
 from minibert.threads.kernels import PAIRS, Rows, Shape, kernel, one_sum, rows_for
 
-from .attention import KeyValueCache
+from .layer import InputLayer
 from .packing import TILE_ROWS, Group, Layout, Packed, Piece, pieces_of
-from .ready_blocks import Hook, Norms, Parts, Run, Scratch, Work, hooked, mapping, norming, piecing, ready
+from .ready_blocks import (
+    Hook,
+    KeyValueCache,
+    Norms,
+    Parts,
+    Run,
+    Scratch,
+    Work,
+    hooked,
+    mapping,
+    norming,
+    piecing,
+    ready,
+)
 
 if TYPE_CHECKING:
     from minibert.families.parts.attention_schemes import Rotary
@@ -153,7 +166,7 @@ class Stack:
 
 
 def run_model(
-    rows: Callable[[Packed], Array],
+    layer: InputLayer,
     stack: Stack,
     packed: Packed,
     put: Callable[[Packed, Array], object],
@@ -161,7 +174,7 @@ def run_model(
     single_threaded: bool = False,
     take: Callable[[Packed], Array | None] | None = None,
 ) -> None:
-    """Run packed tokens through the input layer (`rows`) and all blocks, tile by tile, and call `put` with each result.
+    """Run packed tokens through the input layer and all blocks, tile by tile, and call `put` with each result.
 
     take: returns the tokens of a tile that are needed, None for all; the last block returns only these, (taken, dim).
     threads: see `computing.compute`. single_threaded: no bit depends on `threads`.
@@ -179,7 +192,7 @@ def run_model(
 
     def work(tile: Packed) -> None:
         taken = take(tile) if take and not stack.each_text else None
-        x = run_blocks(stack, rows(tile), tile, taken, panels=blas != "own")
+        x = run_blocks(stack, layer.rows(tile), tile, taken, panels=blas != "own")
         for part, own in _by_text(tile, x, take) if stack.each_text else [(tile, x)]:
             put(part, own)
 

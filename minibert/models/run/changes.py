@@ -26,9 +26,9 @@ from numpy.typing import ArrayLike
 from minibert.equations.input_layer import Array
 from minibert.errors import nearest_name
 from minibert.families.parts.steps import Inputs
-from minibert.models.input_layer import EmbeddingLayer
 
 from .blocks import Stack, run_blocks
+from .layer import InputLayer
 from .packing import Group, Packed, unpadded
 
 # the array that replaces the values, or a function that computes it from them
@@ -36,7 +36,7 @@ Change = Callable[[Array], ArrayLike] | ArrayLike
 
 
 def run_changed(
-    layer: EmbeddingLayer,
+    layer: InputLayer,
     stack: Stack,
     inputs: Inputs,
     keep: Array,
@@ -60,7 +60,7 @@ def run_changed(
     return y
 
 
-def _check_names(layer: EmbeddingLayer, stack: Stack, change: Any) -> None:
+def _check_names(layer: InputLayer, stack: Stack, change: Any) -> None:
     if not isinstance(change, Mapping):
         expected = "a dict, name of an intermediate -> array or function of the values"
         raise TypeError(f"change must be {expected}; found {type(change).__name__}")
@@ -86,7 +86,7 @@ def _by_length(inputs: Inputs, keep: Array, stack: Stack) -> Iterator[Packed]:
         yield unpadded(inputs, keep, np.concatenate(texts))
 
 
-def _embedded(layer: EmbeddingLayer, tile: Packed, recorder: Recorder) -> Array:
+def _embedded(layer: InputLayer, tile: Packed, recorder: Recorder) -> Array:
     """Return the input layer's rows of one tile, changed: (tokens, dim)."""
     names: list[str] = []
 

@@ -1,28 +1,21 @@
 """Token ids -> packed texts: the tokens of several sequences without padding, cut into tiles and pieces of attention.
 
 The arguments of a call and the ids of texts become the same `Packed`: a whole batch, or a tile of it. All ids are
-checked and completed here; later code never sees a wrong id.
+checked and completed before, by `InputLayer`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, groupby
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from minibert.equations.fast import check_ids
 from minibert.equations.input_layer import Array
-from minibert.errors import Option, error_of
-from minibert.families.family import Family
-from minibert.families.parts.config import Config
-from minibert.families.parts.steps import Add, Bound, Inputs, Lookup, Mask, Positions
-from minibert.files.tokenizer import Encoded
+from minibert.families.parts.steps import Inputs
 from minibert.threads.kernels import Rows
-
-from .attention import Masks, keys_of, masks_of
 
 # Numbers in a block of an input layer. Threads with smaller blocks wait more often for the interpreter's lock.
 TILE_NUMBERS = 1024 * 768
@@ -39,7 +32,8 @@ LONG = 1024  # tokens
 QUERIES = 128  # queries of one piece; 64 and fewer are slower
 SCORES = 1 << 17  # scores of one piece: they stay in the L2 cache
 ONES = "attention_mask must hold 1 for a token and 0 for padding; an additive mask is not supported"
-LONGEST_PAST = 2**31  # tokens; more than any cache holds, and sums stay below 64 bits
+# (first and last query, first and last key, a block's window) -> some of the keys, and the mask for their scores
+Masks = Callable[[int, int, int, int, "int | None"], "list[tuple[slice, Array]]"]
 
 
 class Group(NamedTuple):
@@ -185,209 +179,6 @@ class Layout(NamedTuple):
         return y
 
 
-class Preparation:
-    """Checks and completes the inputs of one layer: the arguments of a call, or the ids of texts.
-
-    Values that depend only on the layer are computed once.
-    """
-
-    def __init__(self, family: Family, config: Config, steps: Sequence[Bound], dtype: np.dtype[Any]) -> None:
-        self._family, self._config, self._dtype = family, config, dtype
-        self._vocab, self._width = steps[0].module.table.shape
-        self._embeds_shape = f"(batch, seq, {self._width})"
-        tables = [(each, module.table.shape[0], each.lowest()) for each, module in steps if isinstance(each, Lookup)]
-        # all lookups except the word lookup: a step, the rows of its table, the smallest id
-        self._steps = [each for each in tables if each[0].ids != "input_ids"]
-        self._masks = [each for each, _ in steps if isinstance(each, Mask)]
-        self._counted = any(isinstance(step, Positions) and step.rule == "mask" for step, _, _ in self._steps)
-        self._reads_mask = bool(self._masks) or self._counted
-        types = (step for step, _ in steps if isinstance(step, Add) and step.ids == "token_type_ids")
-        self.adds_types = any(step.missing is not None for step in types)
-
-    def __call__(
-        self,
-        input_ids: ArrayLike | None,
-        given: Mapping[str, Any],
-        attention_mask: ArrayLike | None = None,
-        past_length: int = 0,
-        inputs_embeds: ArrayLike | None = None,
-    ) -> tuple[Inputs, bool]:
-        """Return the checked inputs of one call, and whether a single sequence (seq,) was passed.
-
-        Raises TypeError (floats, ragged lists, an argument this family has no use for), IndexError (an id past its
-        table), ValueError (shapes that disagree, a sequence too long, both or neither of ids and inputs_embeds).
-        """
-        if (input_ids is None) == (inputs_embeds is None):
-            found = "neither" if input_ids is None else "both"
-            raise ValueError(f"pass input_ids (batch, seq) or inputs_embeds {self._embeds_shape}, found {found}")
-        past_length = _count(past_length)
-        if input_ids is not None:
-            first = input_ids[0] if isinstance(input_ids, list) and input_ids else input_ids
-            if isinstance(first, str | Mapping):
-                found = "a text" if isinstance(first, str) else "a mapping"
-                advice = "as in layer(**layer.tokenize(text)) or encoder.trace(**encoder.tokenize(text))"
-                raise TypeError(f"input_ids must be integers, found {found}; tokenize a text first, {advice}")
-            ids = check_ids(input_ids, self._vocab, "input_ids")
-            single, shape = _batch_of(ids.shape, "input_ids", "(batch, seq)")
-            inputs = Inputs(*shape, {"input_ids": ids.reshape(shape)})
-        else:
-            embeds = _numbers(inputs_embeds, "inputs_embeds", self._dtype)
-            if embeds.ndim == 0 or embeds.shape[-1] != self._width:
-                raise ValueError(f"inputs_embeds must be {self._embeds_shape}, found shape {embeds.shape}")
-            single, shape = _batch_of(embeds.shape[:-1], "inputs_embeds", self._embeds_shape)
-            inputs = Inputs(*shape, {}, embeds.reshape(*shape, self._width))
-        mask = None
-        if attention_mask is not None:
-            mask = self._checked_mask(inputs, attention_mask, past_length)
-        elif self._masks:
-            mask = self._masks[0].default(inputs, self._config)
-        inputs = inputs._replace(attention_mask=mask)
-        self._take_ids(inputs, given, past_length)
-        for name, value in given.items():
-            if value is not None and name not in inputs.ids and not self._family.accepts(name):
-                raise TypeError(f"{self._family.model_type} takes no {name} in its input layer; leave it out")
-        if not self._masks:
-            inputs = inputs._replace(attention_mask=None)  # already read for the positions; no step reads it
-        return inputs, single
-
-    def _checked_mask(self, inputs: Inputs, given: ArrayLike, past_length: int) -> Array | None:
-        """Check the attention mask; return it only if a step uses it."""
-        mask = _numbers(given, "attention_mask", self._dtype if self._reads_mask else None)
-        mask = mask[None] if mask.ndim == 1 else mask
-        # a mask that multiplies rows has their length; an unused mask may omit the cached tokens
-        longest = inputs.seq if self._masks else inputs.seq + past_length
-        if mask.ndim != 2 or mask.shape[0] != inputs.batch or mask.shape[1] not in (inputs.seq, longest):
-            expected = f"({inputs.batch}, {longest}), as long as past and ids together"
-            raise ValueError(f"attention_mask must be {expected}, found shape {mask.shape}")
-        if self._reads_mask and not np.isin(mask, (0, 1)).all():
-            raise ValueError(ONES)
-        if self._counted and mask.shape[1] != inputs.seq + past_length:
-            shapes = f"expected ({inputs.batch}, {inputs.seq + past_length}), found {mask.shape}"
-            raise ValueError(f"attention_mask must cover the cached tokens too: {shapes}")
-        return mask if self._reads_mask else None
-
-    def _take_ids(self, inputs: Inputs, given: Mapping[str, Any], past_length: int) -> None:
-        """Check all ids that the steps look up, or fill in the family's defaults."""
-        shape = (inputs.batch, inputs.seq)
-        for step, rows, lowest in self._steps:
-            value = given.get(step.ids)
-            if value is None:
-                default: Any = step.default(inputs, self._config, past_length)
-                if default is not None:
-                    inputs.ids[step.ids] = default
-                if isinstance(step, Positions) and inputs.seq:
-                    end = default.stop if isinstance(default, slice) else int(default.max(initial=-1)) + 1
-                    if end + step.extra > rows:
-                        limit = rows - step.extra - step.first(self._config)
-                        past = f" after {past_length} cached ones" if past_length else ""
-                        says = f"a sequence of {inputs.seq} tokens{past} is too long: the position table ends at "
-                        advice = f"{limit} tokens; shorten it, or tokenize with "
-                        raise error_of(ValueError, says, advice, Option("truncation", True))
-                continue
-            ids = check_ids(value, rows - step.extra, step.ids, lowest)
-            ids = ids[None] if ids.ndim == 1 else ids
-            if ids.shape != shape and not (ids.ndim == 2 and ids.shape == (1, inputs.seq)):
-                raise ValueError(f"{step.ids} must be {shape} as the ids are, found shape {np.shape(value)}")
-            inputs.ids[step.ids] = ids
-
-    def pack(self, encoded: Sequence[Encoded]) -> Packed:
-        """Join the ids of texts, and complete them as a call completes sequences without padding.
-
-        Types are left out if the layer does not use them. Raises IndexError that names the text and the position.
-        """
-        unseen = None
-        if any(each.unseen for each in encoded):
-            if self._reads_mask:
-                why = "since its input layer reads the mask"
-                raise ValueError(f"tokens that no token sees are not computed in this family, {why}")
-            unseen = np.array([each.unseen for each in encoded])
-        if len(encoded) == 1:  # nothing to sort or join: a tenth of the time of one short text
-            ids, ordered = np.array(encoded[0].input_ids, np.int64), encoded
-            texts, lengths = np.zeros(1, np.int64), np.array([len(ids)])
-        else:
-            lengths = np.fromiter((len(each.input_ids) for each in encoded), np.int64, len(encoded))
-            texts = np.argsort(lengths, kind="stable")
-            if unseen is not None:  # sort equal numbers next to each other
-                texts = np.lexsort((unseen, lengths))
-                unseen = unseen[texts]
-            lengths, ordered = lengths[texts], [encoded[i] for i in texts.tolist()]
-            ids = _joined_ids([each.input_ids for each in ordered])
-        inputs = Inputs(1, len(ids), {"input_ids": ids[None]})
-        packed = Packed(inputs, texts, lengths, unseen=unseen)
-        _check(packed, ids, self._vocab, "input_ids")
-        alike = [inputs]  # the same inputs, one batch for each length
-        if len(texts) > 1:
-            groups = packed.groups()
-            alike = [Inputs(len(each.texts), each.length, {"input_ids": each.of(ids)}) for each in groups]
-        if self._masks:
-            masks = [self._masks[0].default(each, self._config) for each in alike]
-            alike = [each._replace(attention_mask=mask) for each, mask in zip(alike, masks, strict=True)]
-            joined = masks[0] if len(texts) == 1 else _joined(masks, packed)
-            packed = packed._replace(inputs=inputs._replace(attention_mask=joined))
-        types = self.adds_types and any(each.token_type_ids is not None for each in ordered)
-        for step, rows, lowest in self._steps:
-            if types and step.ids == "token_type_ids":
-                found = _joined_ids([each.token_type_ids or [0] * len(each.input_ids) for each in ordered])
-                _check(packed, found, rows - step.extra, step.ids, lowest)
-                inputs.ids[step.ids] = found[None]
-                continue
-            defaults = [step.default(each, self._config, 0) for each in alike]
-            default = defaults[0] if len(texts) == 1 else _joined(defaults, packed)
-            if default is not None:
-                inputs.ids[step.ids] = default
-        return packed
-
-
-def _joined_ids(rows: list[list[int]]) -> Array:
-    return np.fromiter(chain.from_iterable(rows), np.int64)
-
-
-def _check(packed: Packed, ids: Array, rows: int, name: str, first: int = 0) -> None:
-    try:
-        check_ids(ids, rows, name, first)
-    except IndexError:
-        token = int(np.flatnonzero((ids < first) | (ids >= rows))[0])
-        i = int(np.searchsorted(packed.starts, token, side="right")) - 1
-        check_ids(ids[token], rows, f"{name}[{packed.texts[i]}, {token - packed.starts[i]}]", first)
-        raise
-
-
-def _joined(defaults: Sequence[Any], packed: Packed) -> Any:
-    """Join default ids, one value for each length: a number, arrays, or slices that differ only in their end."""
-    if not defaults or defaults[0] is None or isinstance(defaults[0], int):
-        return defaults[0] if defaults else None
-    if isinstance(defaults[0], slice):
-        return (packed.where()[1] + defaults[0].start)[None]
-    return np.concatenate([each.reshape(-1) for each in defaults])[None]
-
-
-def _count(past_length: Any) -> int:
-    """Return any integer as an int. Raises TypeError for a bool or float, ValueError beyond the limits."""
-    if isinstance(past_length, bool) or not isinstance(past_length, int | np.integer):
-        raise TypeError(f"past_length must be an integer, found {type(past_length).__name__} {past_length!r}")
-    if not 0 <= past_length < LONGEST_PAST:
-        raise ValueError(f"past_length must be >= 0 and no more than a cache can hold, found {past_length}")
-    return int(past_length)
-
-
-def _batch_of(shape: tuple[int, ...], name: str, expected: str) -> tuple[bool, tuple[int, int]]:
-    if len(shape) == 2:
-        return False, (shape[0], shape[1])
-    if len(shape) == 1:
-        return True, (1, shape[0])
-    raise ValueError(f"{name} must be {expected} or one sequence of it, found {len(shape)} axes of shape {shape}")
-
-
-def _numbers(value: Any, name: str, dtype: np.dtype[Any] | None) -> Array:
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise TypeError(f"{name}: every row must have the same length ({error})") from None
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"{name} must be numbers, found {array.dtype}")
-    return array if dtype is None else array.astype(dtype, copy=False)
-
-
 def unpadded(inputs: Inputs, keep: Array, texts: Array | None = None) -> Packed:
     """Pack the tokens of a call's checked inputs without padding: rows of the input layer do not depend on each other.
 
@@ -447,6 +238,39 @@ def cuts(lengths: Array, tokens: int) -> Iterator[slice]:
         stop = max(start + 1, min(stop, int(np.searchsorted(ends, before + SLACK * tokens, side="right"))))
         yield slice(start, stop)
         start, before, left = stop, int(ends[stop - 1]), left - 1
+
+
+def keys_of(queries: slice, past: int, length: int, causal: bool, window: int | None) -> slice:
+    """Return the range of keys that these queries can see; padding between tokens hides more of them."""
+    first, last = past + queries.start, past + queries.stop
+    stop = min(length, last) if causal else length if window is None else min(length, last + window)
+    return slice(0 if window is None else max(0, min(first - window, stop)), stop)
+
+
+def masks_of(positions: Array, past: int, causal: bool, dtype: np.dtype[Any], kept: int) -> Masks:
+    """Return a function that computes masks of some queries; `kept` masks are cached for later heads and blocks.
+
+    Keys that all of these queries see need no mask. In a long text these are nearly all keys, and adding a mask to
+    their scores would take as long as the exponentials.
+    """
+    from minibert.equations.blocks import additive_mask, visible  # here: an input layer does not need them
+
+    @lru_cache(maxsize=max(1, kept))
+    def mask(first: int, last: int, start: int, stop: int, window: int | None) -> list[tuple[slice, Array]]:
+        queries, keys = positions[past + first : past + last], positions[start:stop]
+        left, right = 0, len(keys)  # nothing is hidden between the two
+        if window is not None:
+            left = int(np.searchsorted(keys, queries[-1] - window))
+        if causal or window is not None:
+            right = int(np.searchsorted(keys, queries[0] + (0 if causal else window), "right"))
+        parts = [slice(0, left), slice(right, len(keys))] if left < right else [slice(0, len(keys))]
+        return [
+            (some, additive_mask(visible(queries, keys[some], causal, window), dtype))
+            for some in parts
+            if some.start < some.stop
+        ]
+
+    return mask
 
 
 def pieces_of(

@@ -18,12 +18,12 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, normalized
 from minibert.errors import CheckpointError, Option, Text, error_of
-from minibert.files.tables import Table
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.threads.computing import cores
 from minibert.threads.pool import parallel_for, prefetch
 
-from .packing import TILE_ROWS, Packed, Preparation
+from .layer import InputLayer
+from .packing import TILE_ROWS, Packed
 
 if TYPE_CHECKING:
     from .blocks import Stack
@@ -41,9 +41,7 @@ class TextPipeline:
     `steps` sets any of the attributes below and of a subclass.
     """
 
-    preparation: Preparation  # packs ids
-    table: Table  # the word table
-    rows: Callable[[Packed], Array]  # the input layer
+    layer: InputLayer
     stack: Stack | None = None  # the blocks
     max_length: int | None = None  # tokens for which the position table has rows
     dim: int | None = None  # numbers of a vector, the first ones of it; None if results are anything else
@@ -157,17 +155,15 @@ class TextPipeline:
     def run(self, encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
         """Pack a chunk's ids and run them through the model; `put` is called with each tile and its rows, on several
         threads."""
-        packed, stack = self.preparation.pack(encoded), self.stack
-        ids: Any = packed.inputs.ids["input_ids"]
-        self.table.expect((ids,))
+        packed, stack = self.layer.pack(encoded), self.stack
         if stack and (stack.blocks or any(step is not normalized for step in self.after)):
             from .blocks import run_model  # imported here: the input layer alone does not need it
 
             threads = self.threads if stack.blocks else 1
-            run_model(self.rows, stack, packed, put, threads, self.single_threaded, self.take)
+            run_model(self.layer, stack, packed, put, threads, self.single_threaded, self.take)
             return
         for tile in packed.tiles(TILE_ROWS):  # without a matrix product no thread has to wait for BLAS
-            put(tile, self.rows(tile))
+            put(tile, self.layer.rows(tile))
 
     def pool(self, tile: Packed, x: Array) -> Any:
         """Return one result for each text of a tile, of its rows x (tokens, width). Raises CheckpointError for NaN."""

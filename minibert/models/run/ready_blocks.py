@@ -19,7 +19,6 @@ from minibert.families.parts.modules import Linear
 from minibert.files.tables import ScratchBuffer
 from minibert.threads.kernels import Rows
 
-from .attention import KeyValueCache
 from .packing import Group, Piece
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,6 +33,29 @@ class Hook(Protocol):
 
     def pairs(self, name: str, x: Array, group: Group) -> None:
         """Receive an intermediate with one number for each head, query and key of some sequences."""
+
+
+class KeyValueCache:
+    """The keys and values of one text's earlier tokens, for each block.
+
+    In a causal model, a new token needs only the keys and values of earlier tokens, and they never change. So one more
+    token costs one row in each linear layer, not all rows again. `length`: the number of tokens in the cache.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._kept: dict[str, Array] = {}  # (2, capacity, width); the capacity is doubled when it is used up
+
+    def joined(self, block: str, keys: Array, values: Array) -> tuple[Array, Array]:
+        """Add keys and values of new tokens, (new, width); return them for all tokens, (length + new, width)."""
+        end = self.length + len(keys)
+        both = self._kept.get(block, np.empty((2, 0, keys.shape[1]), keys.dtype))
+        if both.shape[1] < end:
+            earlier, both = both[:, : self.length], np.empty((2, 2 * end, keys.shape[1]), keys.dtype)
+            both[:, : self.length] = earlier
+            self._kept[block] = both
+        both[0, self.length : end], both[1, self.length : end] = keys, values
+        return both[0, :end], both[1, :end]
 
 
 class Scratch(dict[tuple[str, int, int], Array]):

@@ -404,8 +404,7 @@ class Sentences(Model):
         tokenizer = steps.pop("tokenizer") if "tokenizer" in steps else self.sentence_tokenizer
         layer, stack = self.embeddings, self.stack
         return kind(
-            tokenizer, self.dtype, preparation=layer.prepare, table=layer.steps[0].module.table, rows=layer.rows,
-            stack=stack, max_length=layer.max_length, threads=threads,
+            tokenizer, self.dtype, layer=layer, stack=stack, max_length=layer.max_length, threads=threads,
             chunk_threads=1 if stack.blocks else threads or cores(), **steps,
         )  # fmt: skip
 
