@@ -244,7 +244,7 @@ class InputLayer(OfModules):
         Types are left out if the layer does not use them. A remote table then fetches the rows of all ids at once.
         Raises IndexError that names the text and the position.
         """
-        unseen = None
+        unseen, words = None, self.steps[0].module.table
         if any(each.unseen for each in encoded):
             if self._reads_mask:
                 why = "since its input layer reads the mask"
@@ -264,7 +264,7 @@ class InputLayer(OfModules):
         inputs = Inputs(1, len(ids), {"input_ids": ids[None]})
         packed = Packed(inputs, texts, lengths, unseen=unseen)
         _check(packed, ids, self._vocab, "input_ids")
-        self.steps[0].module.table.expect((ids,))
+        words.expect((ids,))
         alike = [inputs]  # the same inputs, one batch for each length
         if len(texts) > 1:
             groups = packed.groups()

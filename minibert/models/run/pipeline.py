@@ -33,6 +33,7 @@ P = TypeVar("P", bound="TextPipeline")
 Truncated = tuple[int, int]  # the number of a text, from 0, and how many of its tokens were left out
 CHUNK = 512  # texts sorted by length together; this bounds the memory beyond the result
 BROKEN = "a weight in its file is NaN, or too large; fetch the file again"  # the end of errors about NaN and infinity
+NOT_FINITE = f"the model gives NaN or infinity where a vector was expected: {BROKEN}"
 
 
 class TextPipeline:
@@ -143,7 +144,7 @@ class TextPipeline:
             for i, result in zip(tile.texts.tolist(), results, strict=True):
                 found[i] = result
 
-        with np.errstate(over="ignore", invalid="ignore"):  # `finite` raises
+        with np.errstate(over="ignore", invalid="ignore"):  # `pool` raises
             self.run([*different.values()], put)
         if len(different) == len(encoded):
             return found
@@ -180,7 +181,9 @@ class TextPipeline:
         for step in self.after:
             y = step(y)
         y = y[:, : self.dim]
-        y = finite(normalized(y) if self.normalize else y)
+        y = normalized(y) if self.normalize else y
+        if not np.isfinite(y).all():
+            raise CheckpointError(NOT_FINITE)
         return y if self.poolings else [rows.copy() for group in groups for rows in group.of(y)]
 
     def noting(self: P, truncated: list[Truncated]) -> P:
@@ -188,13 +191,6 @@ class TextPipeline:
         made = copy(self)
         made.truncated = truncated
         return made
-
-
-def finite(vectors: Array) -> Array:
-    """Return finished vectors. Raises CheckpointError for NaN and infinity."""
-    if not np.isfinite(vectors).all():
-        raise CheckpointError(f"the model gives NaN or infinity where a vector was expected: {BROKEN}")
-    return vectors
 
 
 def check_positive(name: str, value: Any, or_none: bool = False) -> None:

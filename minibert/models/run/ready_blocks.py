@@ -1,7 +1,8 @@
 """Blocks ready to run: each part of a block is a list of functions of a tile's rows, with a hook after each formula.
 
 `blocks` runs them. Matrix products, norms and activations are computed for all tokens of a tile at once, and attention
-for the sequences of one length. Formulas here contain no hooks: to record or change a run, the blocks are bound again.
+for the sequences of one length. To record or change a run, the blocks are
+bound again, with a hook.
 """
 
 from __future__ import annotations
@@ -154,17 +155,14 @@ def _normed(norms: Norms, copied: bool = False) -> tuple[Work, ...]:
     return (work,) if norms else ()
 
 
-def hooked(hook: Hook | None, name: str, work: F, pairs: bool = False) -> F:
-    """Call a hook after `work`, which returns one row for each token, or with `pairs` one number for each pair."""
+def hooked(hook: Hook | None, name: str, work: F) -> F:
+    """Call a hook after `work`, which returns one row for each token."""
     if hook is None:
         return work
 
     def then(*arguments: Any) -> Array:
         x: Array = work(*arguments)
-        if pairs:
-            hook.pairs(name, x, arguments[0].group)
-        else:
-            hook.rows(name, x)
+        hook.rows(name, x)
         return x
 
     return then  # type: ignore[return-value]
@@ -221,8 +219,6 @@ def attending(modules: Modules, attention: BoundAttention, hook: Hook | None = N
     )
     if attention.rotated:
         of_queries += (lambda run, x: x if run.growth is None else np.multiply(x, run.growth[:, None], out=x),)
-    score, weigh = (partial(each, attention) for each in (_scores, _weights))
-    score, weigh = hooked(hook, attention.scores, score, True), hooked(hook, attention.probabilities, weigh, True)
     shared, head_dim = attention.key_heads != attention.heads, attention.head_dim
     key_head = np.arange(attention.heads) // (attention.heads // attention.key_heads)  # the key head of each query head
 
@@ -250,34 +246,35 @@ def attending(modules: Modules, attention: BoundAttention, hook: Hook | None = N
                 piece.keys.of(x.reshape(len(x), attention.key_heads, head_dim)).swapaxes(1, 2)[:, their, visible]
                 for x in (k, v)
             )
-            np.matmul(weigh(piece, score(piece, run.shared, q_, k_)), v_, out=context_)
+            np.matmul(_weights(attention, piece, run.shared, q_, k_, hook), v_, out=context_)
         return context if run.take is None else context[run.take]
 
     return hooked(hook, attention.context, gather), output
 
 
-def _scores(attention: BoundAttention, piece: Piece, shared: Mapping[Any, Any], q: Array, k: Array) -> Array:
-    """Return the scores of some queries for the keys that they see: (texts, heads, query, key)."""
-    scores = attention_scores(q, k, attention.scale)
+def _weights(
+    attention: BoundAttention, piece: Piece, shared: Mapping[Any, Any], q: Array, k: Array, hook: Hook | None
+) -> Array:
+    """Return the weights of some queries for the keys that they see: (texts, heads, query, key)."""
+    group, queries, visible = piece.group, piece.queries, piece.visible[attention.window]
+    y = attention_scores(q, k, attention.scale)
     for term in attention.terms:
-        gaps, past = piece.group.positions, piece.keys.length + piece.group.unseen - piece.group.length
-        queries = slice(past + piece.queries.start, past + piece.queries.stop)
-        positions = (some if gaps is None else gaps[some] for some in (queries, piece.visible[attention.window]))
-        scores += term.piece(shared[term.scheme], q, k, piece.heads, *positions)
-    return scores
-
-
-def _weights(attention: BoundAttention, piece: Piece, scores: Array) -> Array:
-    """Softmax over visible keys, in place."""
-    if not scores.size:
-        return scores
-    if piece.masks:
-        queries, visible = piece.queries, piece.visible[attention.window]
-        for some, mask in piece.masks(queries.start, queries.stop, visible.start, visible.stop, attention.window):
-            scores[..., some] += mask
-    y = softmax(scores, out=scores)
-    if attention.window is not None and piece.group.unseen:  # the last queries may see no key at all
-        y[..., max(0, piece.keys.length + attention.window - piece.queries.start) :, :] = 0
+        gaps, past = group.positions, piece.keys.length + group.unseen - group.length
+        ranges = slice(past + queries.start, past + queries.stop), visible
+        positions = (some if gaps is None else gaps[some] for some in ranges)
+        y += term.piece(shared[term.scheme], q, k, piece.heads, *positions)
+    if hook:
+        hook.pairs(attention.scores, y, group)
+    if y.size:
+        if piece.masks:
+            masks = piece.masks(queries.start, queries.stop, visible.start, visible.stop, attention.window)
+            for some, mask in masks:
+                y[..., some] += mask
+        y = softmax(y, out=y)
+        if attention.window is not None and group.unseen:  # the last queries may see no key at all
+            y[..., max(0, piece.keys.length + attention.window - queries.start) :, :] = 0
+    if hook:
+        hook.pairs(attention.probabilities, y, group)
     return y
 
 
