@@ -80,7 +80,7 @@ WINGS = {
     "sentences": Wing("models", "models/sentences", (
         M("sentence_folders", "sentence_config", 'found.append((longest, "the position table"))', "pass"),
         M("refused_settings", "sentence_config", "    if unknown or not poolings:", "    if unknown:"),
-        M("refused_settings", "saved_folder", 'or more.get("route_mappings") or', "or"),
+        M("refused_settings", "folder", 'or more.get("route_mappings") or', "or"),
         M("late", "comparing", "[rows[rows.any(axis=1)] for rows in texts]", "[*texts]"),
         M("search", "search", "~(row <= scores[i, -1])", "row > scores[i, -1]"),
     )),

@@ -151,7 +151,7 @@ def run_info(arguments: Any) -> None:
     source = opened.source()
     with assemble(opened, source, family, arguments.side) as layer:
         whole = None if layer.side == "decoder" else partial(_identity, opened.lasting, opened.commit)
-        sources = layer, opened.root, source, opened.where, whole
+        sources = layer, opened.files.find, source, opened.where, whole
         print_lines([json.dumps(info_json(*sources), ensure_ascii=False)] if arguments.json else info(*sources))
 
 

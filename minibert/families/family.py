@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from minibert.errors import CheckpointError
@@ -70,8 +70,11 @@ class Family(Frozen):
     always_usual: bool = False
     attention: Scheme | None = None
 
-    def configure(self, data: Mapping[str, Any], where: str = "config.json") -> Config:
-        """Read config.json with this family's aliases and defaults. Raises CheckpointError for a key in `only`."""
+    def configure(self, data: Mapping[str, Any], where: str = "config.json", only: Mapping[str, Any] = {}) -> Config:
+        """Read config.json with this family's aliases and defaults.
+
+        Raises CheckpointError for another value of a key in the family's `only`, or in `only`, which is the blocks'.
+        """
         part = data.get(self.section) or data
         older = (data.get(f"{self.section}_dict") if self.section else None) or {}  # it wins over the newer one
         for name, settings in ((self.section, part), (f"{self.section}_dict", older)):
@@ -80,7 +83,7 @@ class Family(Frozen):
         beside = {key: data[key] for key in self.beside_section if key in data}
         part = {**beside, **part, **older} if older or beside else part
         config = Config(part, self.aliases, self.defaults, where)
-        for key, value in self.only.items():
+        for key, value in {**self.only, **only}.items():
             found = config.get(key)
             if found is not None and (found != value or isinstance(found, bool) != isinstance(value, bool)):
                 expected = f"must be {value!r} for {self.model_type}"
@@ -89,13 +92,7 @@ class Family(Frozen):
 
     def steps_for(self, side: str) -> tuple[Step, ...]:
         """Return the steps of one side of the model; "{side}" and "{other}" become the names of the two sides."""
-        other = "decoder" if side == "encoder" else "encoder"
-        steps = self.decoder if side == "decoder" and self.decoder else self.steps
-
-        def fill(text: str) -> str:
-            return text.replace("{side}", side).replace("{other}", other)
-
-        return tuple(replace(step, path=fill(step.path), names=tuple(map(fill, step.names))) for step in steps)
+        return _steps_of(self, side)
 
     def scope_for(self, side: str) -> tuple[str, ...]:
         """List the beginnings of the names of all tensors of this input layer."""
@@ -104,3 +101,14 @@ class Family(Frozen):
     def accepts(self, argument: str) -> bool:
         """Return whether an argument may be passed though no step uses it: it is switched off, or acts later."""
         return argument in self.later_arguments or any(getattr(step, "ids", None) == argument for step in self.steps)
+
+
+@cache
+def _steps_of(family: Family, side: str) -> tuple[Step, ...]:
+    other = "decoder" if side == "encoder" else "encoder"
+    steps = family.decoder if side == "decoder" and family.decoder else family.steps
+
+    def fill(text: str) -> str:
+        return text.replace("{side}", side).replace("{other}", other)
+
+    return tuple(replace(step, path=fill(step.path), names=tuple(map(fill, step.names))) for step in steps)

@@ -178,10 +178,7 @@ class Checkpoint:
         self.requested_tensors: dict[str, Tensor] = {}  # tensors whose tables were requested
         self.merged: Mapping[str, Callable[[Table], Table]] = {}  # tensor name -> merge function of the adapter
         self._weight_map = weight_map if weight_map is not None else dict.fromkeys(self._file(SINGLE).tensors, SINGLE)
-
-    @property
-    def names(self) -> Collection[str]:
-        return self._weight_map.keys()
+        self.names: Collection[str] = self._weight_map.keys()  # a view: `add` adds names
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor's place. Raises CheckpointError if the index and a shard come from different saves."""

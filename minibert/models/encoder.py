@@ -6,7 +6,7 @@ classes adds the methods of one use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -39,13 +39,6 @@ class Encoder(WordPrediction, PairScoring, Labels, Sparse, TokenPairs):
     `copy.deepcopy` do not copy the weights, as with `EmbeddingLayer`. Only `max_seq_length` can be set; setting another
     attribute raises AttributeError.
     """
-
-    def __init__(
-        self, *model: Any, reopen: Callable[[], Encoder], settings: Mapping[str, Any] = {}, **options: Any
-    ) -> None:
-        """settings: the keys of config.json that input layer and blocks read."""
-        super().__init__(*model, **options)
-        self._reopen, self._settings = reopen, settings
 
     @property
     def identity(self) -> str:

@@ -46,12 +46,17 @@ class Model(OfModules):
         config: Config,
         heads: Callable[[], Heads],
         threads: int | None = None,
+        *,
+        reopen: Callable[[], Model],
+        settings: Mapping[str, Any] = {},
     ) -> None:
+        """reopen: loads the model again, for pickle. settings: the keys of config.json that layer and blocks read."""
         vars(self).update(config=config, dim=stack.width(embeddings.dim), dtype=embeddings.dtype)
         vars(self).update(block_family=blocks, threads=threads)
         self._layer = embeddings
         self._stack: Stack | None = stack
         self._heads: Callable[[], Heads] | None = heads
+        self._reopen, self._settings = reopen, settings
 
     @property
     def stack(self) -> Stack:

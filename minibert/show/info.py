@@ -153,8 +153,7 @@ def _unread(layer: EmbeddingLayer, source: Checkpoint) -> dict[str, str]:
 
 def _sentences(layer: EmbeddingLayer, find: Find, where: str) -> dict[str, str]:
     """Describe the model's use and the vectors of `encode`."""
-    from minibert.models.sentences.folder import USES, FolderFiles
-    from minibert.models.sentences.saved_folder import SavedFolder
+    from minibert.models.sentences.folder import USES, FolderFiles, SavedFolder
     from minibert.models.sentences.sentence_config import SentenceConfig
 
     if layer.family is not STATIC and not stored_blocks(layer):

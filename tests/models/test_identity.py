@@ -21,8 +21,8 @@ from test_weights import adapter, by_hand
 
 import minibert
 from minibert.equations.sentences import normalized
+from minibert.models.sentences.folder import TokenWeights
 from minibert.models.sentences.late import Expansion, LateInteraction
-from minibert.models.sentences.saved_folder import TokenWeights
 from minibert.models.sentences.sentence_config import SentenceConfig
 
 DENSE, IDS = REFERENCE / "sentences-dense", np.array([[1, 5, 9, 11, 3, 2, 7, 8, 20, 21, 30, 2]])

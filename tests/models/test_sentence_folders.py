@@ -26,8 +26,7 @@ from minibert.files.checkpoint import open_folder
 from minibert.models.open.binder import unread
 from minibert.models.open.load_encoder import load_encoder
 from minibert.models.sentences import folder as folders
-from minibert.models.sentences.folder import FolderFiles
-from minibert.models.sentences.saved_folder import ODDITIES, mended
+from minibert.models.sentences.folder import ODDITIES, FolderFiles, mended
 
 SETTINGS, TOKENIZER, DENSE = "sentence_bert_config.json", "tokenizer_config.json", "sentences-dense"
 

@@ -19,7 +19,7 @@ from minibert.families.family import Family
 from minibert.files.tables import column_major
 
 from .block_names import LegacyName, older_names, shared_names
-from .config import Config, Frozen, decided, replace, stays_causal
+from .config import Config, Frozen, decided, stays_causal
 from .modules import Linear, steady
 from .steps import Norm
 
@@ -321,7 +321,7 @@ class Blocks(Frozen):
         if type(count := data.get("num_experts")) is int and count > 1:
             why = "experts are not computed here; take a model without them"
             raise CheckpointError(f"{where}: 'num_experts' is {count}, and {why}")
-        return replace(family, only={**family.only, **self.only}).configure(dict(data), where)
+        return family.configure(data, where, self.only)
 
     def bind_all(self, config: Config, binder: Binder, scheme: Any = None) -> tuple[BoundBlock, ...]:
         """Bind all blocks to the checkpoint's tensors; `scheme` is the input layer's `attention_position`."""

@@ -131,35 +131,21 @@ class Linear:
             weight = np.array(weight)
         self.source, self.bias, self.transposed, self.product = weight, bias, transposed, product
         self.panels: Panels | None = None
+        self.dtype = weight.dtype  # of its products
+        out, width = weight.shape[::-1] if transposed else weight.shape
+        self.shape: tuple[int, int] = out, width
+        # whether the weight stays in its stored format, and is converted for each use
+        self.stored = isinstance(weight, StoredTable)
+        # whether the numbers of one input stand side by side in memory: see `files.tables.column_major`
+        self.column_major = transposed
+        if isinstance(weight, np.ndarray):
+            down, right = weight.strides
+            self.column_major = (right < down) if transposed else (down < right)
 
     @property
     def weight(self) -> Array:
         """The weight as the file has it, (out, in) or transposed; a stored one is converted anew each time."""
         return self.source.array() if isinstance(self.source, StoredTable) else self.source
-
-    @property
-    def stored(self) -> bool:
-        """Whether the weight stays in its stored format, and is converted for each use."""
-        return isinstance(self.source, StoredTable)
-
-    @property
-    def column_major(self) -> bool:
-        """Whether the numbers of one input stand side by side in memory: see `files.tables.column_major`."""
-        if self.stored:
-            return self.transposed
-        down, right = self.weight.strides
-        return (right < down) if self.transposed else (down < right)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of its products."""
-        return self.source.dtype
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(out, in)."""
-        out, width = self.source.shape[::-1] if self.transposed else self.source.shape
-        return out, width
 
     def matrix(self, buffer: ScratchBuffer) -> Array:
         """Return the weight as (out, in); a stored one is converted into `buffer`, valid until that is used again."""

@@ -13,7 +13,7 @@ from minibert.families.family import Family
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import LEFTOVERS, STANFORD, architectures
 from minibert.families.rows import BLOCKS, HEADS
-from minibert.files.checkpoint import Checkpoint, Tensor
+from minibert.files.checkpoint import Checkpoint
 from minibert.files.tables import NUMPY_DTYPE, StoredTable, Table, Weight
 
 PACKED = ("quantization", "quantization_config")  # MLX's and transformers' key in config.json
@@ -147,10 +147,6 @@ class TensorBinder:
             return ""
         advice = "save the model with the one that you need merged into its weights"
         return f"it holds LoRA adapters of tasks ({adapters[0]}, ...), which are not computed here: {advice}"
-
-    def requested_tensors(self) -> list[Tensor]:
-        """Return each tensor that was bound, with its location in its file."""
-        return [self._source.requested_tensors[name] for name in self._tables]
 
     def expect(self) -> None:
         """Hint that all bound tensors will be read in full, unlike the tables of the input layer."""

@@ -20,7 +20,7 @@ from minibert.files.reading import FileName, existing, mode_of, note_model_file,
 from minibert.files.tokenizer_files import TOKENIZER_FILES, Find, open_tokenizer, open_without_special_tokens
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.attributes import hinted
-from minibert.models.sentences.folder import MODULES, STATIC_MODULE, FolderFiles
+from minibert.models.sentences.folder import MODULES, STATIC_MODULE, FolderFiles, SavedFolder
 
 from .binder import TensorBinder
 
@@ -28,8 +28,6 @@ T = TypeVar("T")
 OpenTensors = Callable[[str], Checkpoint]  # a subfolder, "" for none -> its tensors
 
 if TYPE_CHECKING:
-    from minibert.models.sentences.saved_folder import SavedFolder
-
     from .adapter import Adapter
 
 
@@ -91,13 +89,12 @@ class ModelFiles:
     """The files of one model, and its config.json.
 
     `where`: the name in errors. `lasting` and `commit` name the same model in another working directory, and
-    after the Hub's branch has moved. `options`: the options of `load` with which the files were opened. `found`: each
-    file found so far, by its name in the repository.
+    after the Hub's branch has moved. `options`: the options of `load` with which the files were opened.
     """
 
     def __init__(
         self,
-        every: Find,
+        find: Find,
         checkpoint: OpenTensors,
         where: str,
         lasting: str,
@@ -108,16 +105,15 @@ class ModelFiles:
         saved: bool,
         elsewhere: str,
     ) -> None:
-        """`every` finds a file of the repository by name; `checkpoint` opens the tensors in one of its subfolders.
+        """`find` finds a file of the repository by name; `checkpoint` opens the tensors in one of its subfolders.
 
         whole: all tensors are needed. saved: read all settings of the folder; modules.json names the tensors'
         subfolder.
         elsewhere: for errors, how to load the Hub's model if a folder has the same name.
         """
-        self._every, self._checkpoint = every, checkpoint
+        self._checkpoint = checkpoint
         self.where, self.lasting, self.commit, self.options = where, lasting, commit, options
-        self.found: dict[str, FileName] = {}
-        self.files = self._beside = FolderFiles(self.root, where)
+        self.files = self._beside = FolderFiles(find, where)
         self._adapter: Adapter | None = None
         if saved:
             self._beside = self.saved.beside
@@ -146,8 +142,6 @@ class ModelFiles:
     @cached_property
     def saved(self) -> SavedFolder:
         """All settings of the folder."""
-        from minibert.models.sentences.saved_folder import SavedFolder
-
         return SavedFolder.read(self.files)
 
     def _has_static_rows(self) -> bool:
@@ -165,13 +159,6 @@ class ModelFiles:
                 source.close()
                 return not set(ROWS).isdisjoint(source.names)
         return bool(model_type == MODEL_TYPE)
-
-    def root(self, file: str) -> FileName | None:
-        """Return the path of a file of the repository, or None."""
-        path = self._every(file)
-        if path is not None:
-            self.found[file] = path
-        return path
 
     def find(self, file: str) -> FileName | None:
         """Return the path of a file beside the weights, or None."""
@@ -391,7 +378,7 @@ def assemble(
         tokenizer=tokenizer,
         attention_position=None if family.attention is None else partial(family.attention, config, binder, side),
         closing=source.close,
-        tensors=binder.requested_tensors(),
+        tensors=tuple(source.requested_tensors.values()),
         stored=source.known,
         reopen=reopen,
     )

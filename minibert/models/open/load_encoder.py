@@ -218,10 +218,10 @@ class TextModel(NamedTuple):
         for file in shards:
             name = os.path.basename(file)
             if opened.find(name) is None:  # a folder with only an adapter: take the base's file
-                opened.found[name] = file
+                opened.files.found[name] = file
         if not opened.find(SINGLE):
             opened.find(INDEX)
-        return {name: sha256_of(path) for name, path in sorted(opened.found.items())}
+        return {name: sha256_of(path) for name, path in sorted(opened.files.found.items())}
 
 
 def open_vectors(

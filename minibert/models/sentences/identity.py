@@ -27,8 +27,7 @@ from minibert.models.heads.labels import usual_activation
 from minibert.threads.computing import cores
 from minibert.threads.pool import parallel_for
 
-from .folder import PAIRS, SPARSE
-from .saved_folder import TokenWeights
+from .folder import PAIRS, SPARSE, TokenWeights
 
 if TYPE_CHECKING:
     from .sentences import Sentences

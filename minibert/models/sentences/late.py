@@ -21,8 +21,19 @@ from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.models.run.packing import Packed
 from minibert.models.run.pipeline import TextPipeline
 
-from .folder import MASK, MULTI, FolderFiles, Module, by_stanford
-from .saved_folder import IN_AND_OUT, TOKENS, After, SavedFolder, dense, read_steps
+from .folder import (
+    IN_AND_OUT,
+    MASK,
+    MULTI,
+    TOKENS,
+    After,
+    FolderFiles,
+    Module,
+    SavedFolder,
+    by_stanford,
+    dense,
+    read_steps,
+)
 
 TASKS = ("query", "document")
 USUAL = TASKS[1]  # the default task

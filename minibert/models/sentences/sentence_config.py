@@ -19,9 +19,8 @@ from minibert.families.static import STATIC
 from minibert.models.run.attributes import unexpected
 from minibert.models.run.pipeline import check_positive
 
-from .folder import MULTI, PAIRS, SETTINGS, SPARSE, TOKENIZER, USES, is_length
+from .folder import MULTI, PAIRS, SETTINGS, SPARSE, TOKENIZER, USES, SavedFolder, TokenWeights, is_length, read_steps
 from .late import LateInteraction, read_late, read_older
-from .saved_folder import SavedFolder, TokenWeights, read_steps
 
 if TYPE_CHECKING:
     from minibert.models.input_layer import EmbeddingLayer

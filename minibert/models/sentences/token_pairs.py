@@ -15,8 +15,8 @@ from minibert.errors import error_of
 from minibert.families.parts.bound_blocks import TORCH
 from minibert.models.run.pipeline import TextPipeline
 
+from .folder import dense
 from .late import LatePipeline
-from .saved_folder import dense
 from .sentences import Prompt, Sentences
 
 BIAS = "(bias)"  # the row of a linear map's bias, which no token has
