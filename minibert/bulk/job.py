@@ -23,7 +23,8 @@ from minibert.equations.quantization import BITS, STEPS, quantized, ranges_of
 from minibert.errors import Option, Text, TokenizerError, error_of, parts_of
 from minibert.files.writing import naming, sync_folder
 from minibert.models.open.load_encoder import TextModel
-from minibert.models.run.pipeline import Truncated, check_positive, chunked
+from minibert.models.run.attributes import check_positive
+from minibert.models.run.pipeline import Truncated, chunked
 from minibert.models.sentences.comparing import TokenVectors, changed, rows_of
 from minibert.models.sentences.search import BLOCK
 from minibert.threads.pool import prefetch

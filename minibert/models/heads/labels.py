@@ -19,9 +19,9 @@ from minibert.families.parts.bound_blocks import TORCH, torch_class
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Texts, listed, refuse_surrogates
-from minibert.models.run.attributes import hinted
+from minibert.models.run.attributes import check_positive, hinted
 from minibert.models.run.packing import Packed
-from minibert.models.run.pipeline import TextPipeline, check_positive
+from minibert.models.run.pipeline import TextPipeline
 from minibert.models.sentences.folder import PAIRS, RERANKER, SETTINGS
 from minibert.models.sentences.sentences import Sentences, TextOptions, check_options, complete, given_once, shows
 

@@ -18,10 +18,10 @@ from minibert.files.reading import read_object
 from minibert.files.tokenizer import Encoded, Texts, listed
 from minibert.files.tokenizer_files import Find
 from minibert.models.model import Model
-from minibert.models.run.attributes import hinted
+from minibert.models.run.attributes import check_positive, hinted
 from minibert.models.run.blocks import run_blocks
 from minibert.models.run.packing import Packed
-from minibert.models.run.pipeline import TextPipeline, check_positive
+from minibert.models.run.pipeline import TextPipeline
 from minibert.models.run.ready_blocks import KeyValueCache
 from minibert.models.sentences.sentences import Sentences
 from minibert.threads.computing import compute

@@ -16,9 +16,9 @@ from minibert.errors import CheckpointError
 from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.steps import Inputs
 from minibert.files.tokenizer import Encoded, Texts, listed
-from minibert.models.run.attributes import hinted
+from minibert.models.run.attributes import check_positive, hinted
 from minibert.models.run.packing import Packed
-from minibert.models.run.pipeline import NOT_FINITE, TextPipeline, check_positive
+from minibert.models.run.pipeline import NOT_FINITE, TextPipeline
 from minibert.models.sentences.comparing import SparseVector, vectors_of
 from minibert.models.sentences.folder import SPARSE
 from minibert.models.sentences.sentences import ENCODE, Sentences, check_options, complete, given_once

@@ -21,9 +21,9 @@ from minibert.files.arrays import check_target, write_model
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.files.tokenizer_files import LONGEST, StaticTokenizer, static_tokenizer
 from minibert.models.encoder import Encoder
-from minibert.models.run.attributes import hinted
+from minibert.models.run.attributes import check_positive, hinted
 from minibert.models.run.packing import Packed
-from minibert.models.run.pipeline import TextPipeline, check_positive
+from minibert.models.run.pipeline import TextPipeline
 from minibert.threads.computing import on_one_thread
 
 from .load_encoder import load_encoder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -115,14 +115,16 @@ class ModelFiles:
         self.where, self.lasting, self.commit, self.options = where, lasting, commit, options
         self.files = self._beside = FolderFiles(find, where)
         self._adapter: Adapter | None = None
-        if saved:
+        self.saved = SavedFolder.read(self.files) if saved else None  # all settings of the folder
+        if self.saved:
             self._beside = self.saved.beside
         self.config = self._beside.object("config.json")
         known = str(self.config.get("model_type")) in FAMILIES
         self.static = (whole or not known) and self._has_static_rows()
         if not self.config and not self.static and self.find("config.json") is None:
             advice = "fetch it into that folder"
-            inside = self.files.modules() and self.saved.beside.folder  # raises for modules that are not computed
+            # raises for modules that are not computed
+            inside = self.files.modules() and (self.saved or SavedFolder.read(self.files)).beside.folder
             if inside:
                 advice = f"{MODULES} says that it is in {inside!r}: load_encoder finds it there, load takes that folder"
             elif not elsewhere:
@@ -138,11 +140,6 @@ class ModelFiles:
     def reopen(self, function: Callable[..., T], **more: Any) -> Callable[[], T]:
         """Return a call of `load` or `load_encoder` that opens the same files again, with these options."""
         return partial(function, self.lasting, revision=self.commit, **self.options, **more)
-
-    @cached_property
-    def saved(self) -> SavedFolder:
-        """All settings of the folder."""
-        return SavedFolder.read(self.files)
 
     def _has_static_rows(self) -> bool:
         """Return whether this is a static model, by modules.json, config.json, or else the names of the tensors."""
@@ -217,7 +214,8 @@ def open_model(
         if cache_folder is not None:
             options["cache_folder"] = os.fspath(repository.cache)
     # `load` lists no files of the Hub
-    if (folder or saved) and (adapter := _adapter_alone(find, where, open_base)):
+    if (folder or saved) and (settings := find(ADAPTER)) and find("config.json") is None:
+        adapter = _adapter_alone(find, settings, where, open_base)
         find, checkpoint = adapter.file, adapter.checkpoint
     return ModelFiles(find, checkpoint, where, lasting, commit, options, whole=whole, saved=saved, elsewhere=elsewhere)
 
@@ -261,12 +259,9 @@ class AdapterAlone(NamedTuple):
         return self.base.source()
 
 
-def _adapter_alone(find: Find, where: str, open_base: Callable[..., ModelFiles]) -> AdapterAlone | None:
-    """Open the base model of an adapter whose folder holds no model; None for every other folder."""
-    adapter = find(ADAPTER)
-    if adapter is None or find("config.json") is not None:
-        return None
-    settings = read_object(adapter)
+def _adapter_alone(find: Find, file: FileName, where: str, open_base: Callable[..., ModelFiles]) -> AdapterAlone:
+    """Open the base model of an adapter whose folder holds no model; `file`: the adapter's settings."""
+    settings = read_object(file)
     name = settings.get("base_model_name_or_path")
     if not isinstance(name, str) or not name:
         raise CheckpointError(f"{where}: {ADAPTER} names no base: 'base_model_name_or_path' is {name!r}")

@@ -157,6 +157,7 @@ def encoder_of(
     heads = cache(partial(Heads, layer, config, bind(), stack.causal, files.where))
     if mmap is False:  # the file may change later
         heads().read()
+    assert files.saved is not None  # both callers had it read
     sentences = SentenceConfig.of(files.saved, layer, config, layer.dtype, stack.width(layer.dim))
     if blocks.vector is not None and not sentences.kind:
         sentences = sentences._replace(**blocks.vector.bind(config, bind()))

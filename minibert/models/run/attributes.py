@@ -1,4 +1,4 @@
-"""Errors for unknown attributes and keywords: they say what to use instead."""
+"""Errors for unknown attributes and keywords, which say what to use instead, and for counts below 1."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from functools import wraps
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
-from minibert.errors import did_you_mean
+import numpy as np
+
+from minibert.errors import Option, did_you_mean, error_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 G = TypeVar("G", bound="OfModules")
@@ -53,6 +55,14 @@ def hinted(call: F) -> F:
             raise
 
     return cast("F", with_hint)
+
+
+def check_positive(name: str, value: Any, or_none: bool = False) -> None:
+    """Refuse anything but an integer from 1 on, or None if `or_none`. Raises ValueError."""
+    if or_none and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise error_of(ValueError, Option(name), f" must be an integer >= 1, found {value!r}")
 
 
 class Guarded:

@@ -17,7 +17,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, normalized
-from minibert.errors import CheckpointError, Option, Text, error_of
+from minibert.errors import CheckpointError, Text, error_of
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.threads.computing import cores
 from minibert.threads.pool import parallel_for, prefetch
@@ -191,14 +191,6 @@ class TextPipeline:
         made = copy(self)
         made.truncated = truncated
         return made
-
-
-def check_positive(name: str, value: Any, or_none: bool = False) -> None:
-    """Refuse anything but an integer from 1 on, or None if `or_none`. Raises ValueError."""
-    if or_none and value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise error_of(ValueError, Option(name), f" must be an integer >= 1, found {value!r}")
 
 
 def chunked(texts: Iterable[K], size: int) -> Iterator[list[K]]:

@@ -16,8 +16,7 @@ from minibert.equations.similarity import similarities_to, top_indices
 from minibert.errors import warn
 from minibert.files.tables import Table
 from minibert.files.tokenizer import Tokenizer
-from minibert.models.run.attributes import hinted
-from minibert.models.run.pipeline import check_positive
+from minibert.models.run.attributes import check_positive, hinted
 
 from . import comparing
 from .comparing import Compare, Given, SparseVector, TokenVectors, Vectors, is_token_vectors, vectors_of

@@ -16,8 +16,7 @@ from minibert.equations.sentences import MAXSIMS, POOLINGS, SIMILARITIES, normal
 from minibert.errors import Load, Option, error_of, warn
 from minibert.families.parts.config import Config, stays_causal
 from minibert.families.static import STATIC
-from minibert.models.run.attributes import unexpected
-from minibert.models.run.pipeline import check_positive
+from minibert.models.run.attributes import check_positive, unexpected
 
 from .folder import MULTI, PAIRS, SETTINGS, SPARSE, TOKENIZER, USES, SavedFolder, TokenWeights, is_length, read_steps
 from .late import LateInteraction, read_late, read_older

@@ -17,8 +17,8 @@ from minibert.equations.sentences import Matrix, Vector
 from minibert.errors import CheckpointError, warn
 from minibert.files.tokenizer import Texts, Tokenizer, listed
 from minibert.models.model import Model
-from minibert.models.run.attributes import hinted, unexpected
-from minibert.models.run.pipeline import TextPipeline, check_positive, chunked
+from minibert.models.run.attributes import check_positive, hinted, unexpected
+from minibert.models.run.pipeline import TextPipeline, chunked
 from minibert.threads.computing import checked_threads, cores
 
 from .comparing import Given, similarity, similarity_pairwise
