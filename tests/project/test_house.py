@@ -25,8 +25,8 @@ NOT_ENTERED = {"<module>", "<genexpr>", "<lambda>", "<listcomp>", "<dictcomp>", 
 
 # use -> at most so many functions, files, and returns to a file that was left: a tenth above the counts of today
 LIMITS = {
-    "encode": (78, 15, 31),
-    "load_encoder": (179, 30, 71),
+    "encode": (71, 14, 19),
+    "load_encoder": (165, 28, 59),
     "verify": (370, 48, 165),
     "bulk": (403, 51, 182),
 }

@@ -131,7 +131,7 @@ class Linear:
             weight = np.array(weight)
         self.source, self.bias, self.transposed, self.product = weight, bias, transposed, product
         self.panels: Panels | None = None
-        self.dtype = weight.dtype  # of its products
+        self.dtype = weight.dtype  # the dtype of its products
         out, width = weight.shape[::-1] if transposed else weight.shape
         self.shape: tuple[int, int] = out, width
         # whether the weight stays in its stored format, and is converted for each use
