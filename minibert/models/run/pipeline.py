@@ -92,16 +92,14 @@ class TextPipeline:
         thread while the vectors of this one are computed.
         """
 
-        def numbered() -> Iterator[tuple[list[Any], int]]:
+        def tokenized() -> Iterator[tuple[int, list[Encoded]]]:
             start = 0
             for chunk in chunks:
-                yield chunk, start
+                yield start, self.tokenize(chunk, start)
                 start += len(chunk)
 
-        start = 0
-        for encoded in prefetch(lambda chunk: self.tokenize(*chunk), numbered(), prefetching and self.prefetching):
+        for start, encoded in prefetch(lambda each: each, tokenized(), prefetching and self.prefetching):
             yield self.vectors(encoded, start)
-            start += len(encoded)
 
     @property
     def prefetching(self) -> bool:
