@@ -27,8 +27,8 @@ NOT_ENTERED = {"<module>", "<genexpr>", "<lambda>", "<listcomp>", "<dictcomp>", 
 LIMITS = {
     "encode": (71, 14, 19),
     "load_encoder": (165, 28, 59),
-    "verify": (370, 48, 165),
-    "bulk": (403, 51, 182),
+    "verify": (353, 46, 146),
+    "bulk": (403, 51, 171),
 }
 
 
