@@ -18,7 +18,8 @@ import shutil
 import signal
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,39 @@ def without_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """Verify does not run the reference, also where torch is installed, but in tests marked `reference`."""
     if request.node.get_closest_marker("reference") is None:
         monkeypatch.setattr("minibert.verify.verify.installed", lambda: False)
+
+
+@contextmanager
+def blas_on(numbers: Sequence[int]) -> Iterator[None]:
+    """Set the threads of NumPy's BLAS; afterwards it has as many as before."""
+    from minibert.threads.computing import libraries
+
+    before = [each.num_threads for each in libraries()]
+    for each, number in zip(libraries(), numbers, strict=False):
+        each.set_num_threads(number)
+    yield
+    for each, number in zip(libraries(), before, strict=True):
+        each.set_num_threads(number)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def threads_of_blas() -> Iterator[list[int]]:
+    """How many BLAS takes; the tests leave it one: beside other processes more spin while they wait for each other.
+
+    What the package asks, `blas_takes`, is by cores and variables as ever.
+    """
+    from minibert.threads.computing import libraries
+
+    taken = [each.num_threads for each in libraries()]
+    with blas_on([1] * len(taken)):
+        yield taken
+
+
+@pytest.fixture(scope="module")
+def as_many_as_blas_takes(threads_of_blas: list[int]) -> Iterator[None]:
+    """For the files of tests that are about its threads."""
+    with blas_on(threads_of_blas):
+        yield
 
 
 @pytest.fixture(autouse=True)
