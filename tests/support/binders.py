@@ -20,7 +20,8 @@ class Stored:
 
     def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
         self.asked[names[0]] = shape
-        return np.resize(self.tensors.get(names[0], np.zeros(1, np.float32)), shape)
+        given = self.tensors.get(names[0])
+        return np.zeros(shape, np.float32) if given is None else np.resize(given, shape)
 
     def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
         return self.vector(names, shape)

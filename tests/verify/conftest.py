@@ -8,14 +8,14 @@ import encoders
 import pytest
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A seeded BERT; a file of tests may have a separate folder."""
+    """A seeded BERT, which no test writes to; a file of tests may have a separate folder."""
     return encoders.write(tmp_path_factory.mktemp("model") / "bert", "bert")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A seeded model of every kind."""
+    """A seeded model of every kind, which no test writes to."""
     root = tmp_path_factory.mktemp("encoders")
     return {name: encoders.write(root / name, name) for name in encoders.CONFIGS}

@@ -132,10 +132,10 @@ def plans(at: At, mistake: Mistake, form: str) -> tuple[Plan, Plan | None]:
 def ported(encoder: Encoder, inputs: Traces, mistake: Mistake, much: float, form: str = "") -> tuple[Traces, float]:
     """A port's numbers, each module's moved by the share `much` towards the mistake, and the largest difference."""
     traces, most = Traces(), 0.0
+    both = [plans(at, mistake, form) for at in all_places(encoder)]
     for kind, batch in inputs.items():
         fed, named = Replay({}, begin(batch)), traces.setdefault(kind, {})
-        for at in all_places(encoder):
-            right, wrong = plans(at, mistake, form)
+        for right, wrong in both:
             fed.plan, fed.flow = right, kept(fed.flow)
             for key, step in right.items():
                 x = fed.flow[key] = step.formula(*(fed.flow[name] for name in step.of))
@@ -176,12 +176,14 @@ def test_a_part_of_a_mistake_does_not_pass(
         inputs = encoder_batches(encoder)
         few = {kind: batch for kind, batch in inputs.items() if kind in KINDS}
         ours = subject.traces(inputs, {})
-        truth = subject.exact.traces(inputs, {})
+        truth, last = subject.exact.traces(inputs, {}), f"hidden_states.{len(encoder.stack.blocks)}"
         for mistake in models[name]:
             for much, batches in ((0.5, few), (0.25, inputs)):
                 theirs, most = ported(encoder, batches, mistake, much)
-                found = over_kinds(subject.compare(batches, {kind: ours[kind] for kind in batches}, theirs, truth))
-                if all(d.accepted(OF_A_PORT) for d in found):
+                whole = {kind: ours[kind] for kind in batches}
+                states = {kind: {last: named[last]} for kind, named in whole.items()}  # most show there
+                if all(d.accepted(OF_A_PORT) for part in (states, whole)
+                       for d in over_kinds(subject.compare(batches, part, theirs, truth))):  # fmt: skip
                     passed[mistake.name, much] = most
     assert {key: most for key, most in passed.items() if most > SHOWN} == {}
 
