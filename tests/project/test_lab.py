@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +28,12 @@ Answer = Callable[..., Any]
 NOTEBOOKS = ("1_input_layer", "2_attention", "3_change_it", "4_words")
 
 
+@cache
+def drawn_once(trials: Answer, seed: int) -> Any:
+    """The trials of one exercise; an answer is given copies of what is in them."""
+    return trials(seed)
+
+
 @pytest.fixture
 def lab(minilm: Path, monkeypatch: Patch) -> Iterator[ModuleType]:
     """The plumbing as a notebook has it, on the real checkpoint."""
@@ -37,6 +44,8 @@ def lab(minilm: Path, monkeypatch: Patch) -> Iterator[ModuleType]:
     monkeypatch.setenv("MINIBERT_MODEL", str(minilm))
     import lab
 
+    once = {name: partial(drawn_once, trials) for name, trials in lab.TRIALS.items()}
+    monkeypatch.setattr(lab, "TRIALS", once)
     yield lab
     for name in ("lab", "study"):
         sys.modules.pop(name, None)

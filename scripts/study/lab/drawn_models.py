@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +45,17 @@ class Way:
 
         A mistake is made first everywhere, then only at one place of each block.
         """
-        made = [(each, self._changed(each)) for each in MISTAKES if not each.rounding]
-        for mistake, changed in made:
+        for mistake, changed in self._made:
             yield from self._with(mistake.name, mistake.why, changed, key, of)
-        for mistake, changed in made:
+        for mistake, changed in self._made:
             alike = [re.sub(r"\.\d+\.", ".*.", name) for name in changed]
             for where in dict.fromkeys(alike) if len(set(alike)) > 1 else ():
                 one = {name: step for each, (name, step) in zip(alike, changed.items(), strict=True) if each == where}
                 yield from self._with(f"{mistake.name}, at {where}", mistake.why, one, key, of)
+
+    @cached_property
+    def _made(self) -> list[tuple[Mistake, dict[str, Step]]]:
+        return [(each, self._changed(each)) for each in MISTAKES if not each.rounding]
 
     def _changed(self, mistake: Mistake) -> dict[str, Step]:
         plans = [with_mistake(mistake, at) or at.plan for at in self.places]
