@@ -130,7 +130,7 @@ def test_rows_of_every_format_and_what_ids_share(tmp_path: Path, kind: str, shar
 def test_the_same_bits_among_thousands_and_from_many_threads() -> None:
     encoder = opened("static-half")  # a product with the weight of a module Dense may round otherwise in other company
     encoder.max_seq_length = None
-    texts = [f"{'we lived ' * (i % 97)}above {'the clouds ' * (i % 31 * (i % 7))}" for i in range(1300)]
+    texts = [f"{'we lived ' * (i % 29)}above {'the clouds ' * (i % 11 * (i % 3))}" for i in range(1300)]
     texts += ["clouds " * 5000, ""]
     one = encoder.encode(texts, threads=1)
     with ThreadPoolExecutor(4) as pool:

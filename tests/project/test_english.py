@@ -9,6 +9,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,13 +37,12 @@ FILES = {
 SENTENCE = re.compile(r"(?<=[.;:!?])[*_)]*\s+(?=[A-Z`*])|\n\s*\n|\n\s*(?:[-*]|\d+\.)\s")
 
 
-def docstrings(source: str) -> Iterator[tuple[int, str]]:
+@cache
+def docstrings(source: str) -> list[tuple[int, str]]:
     """Return line and text of each docstring."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and (
-            text := ast.get_docstring(node)
-        ):
-            yield node.body[0].lineno, text
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, documented)]
+    return [(node.body[0].lineno, text) for node in nodes if (text := ast.get_docstring(node))]
 
 
 def first_sentences(source: str) -> Iterator[tuple[int, str]]:

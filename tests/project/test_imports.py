@@ -10,6 +10,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,6 +76,13 @@ def imports(node: ast.AST, file: str, inside_function: bool = False, typing: boo
             yield from imports(child, file, inside_function or function, typing)
 
 
+@cache
+def read(file: str, source: str) -> list[Import]:
+    """Every import of a source, read once."""
+    return list(imports(ast.parse(source), file))
+
+
+@cache
 def _is_file(name: str) -> bool:
     parts = name.split(".")[1:]
     return (PACKAGE.joinpath(*parts)).is_dir() or PACKAGE.joinpath(*parts).with_suffix(".py").is_file()
@@ -88,7 +96,7 @@ def faults(file: str, source: str) -> list[str]:
     """What in this source breaks the table, one line each. `file` is "wing/name", or a file of the front door."""
     found = []
     wing = file.split("/")[0]
-    for target, line, inside_function, typing in imports(ast.parse(source), file):
+    for target, line, inside_function, typing in read(file, source):
         where = f"{file}.py line {line}: {target}"
         if target.startswith("minibert"):
             other = [*target.split("."), "__init__"][1]
@@ -120,7 +128,7 @@ def test_inside_a_wing_no_circle() -> None:
     edges: dict[str, set[str]] = {}
     for file, path in FILES.items():
         name = ".".join(["minibert", *file.split("/")])
-        found = {item.target for item in imports(ast.parse(path.read_text("utf-8")), file)}
+        found = {item.target for item in read(file, path.read_text("utf-8"))}
         edges[name] = {target for target in found if target.startswith("minibert.") and target != name}
     done: set[str] = set()
 

@@ -384,7 +384,7 @@ def test_vectors_from_before_an_upgrade_are_compared(minilm: Path, tmp_path: Pat
         ).returncode
 
     assert run(block) == 0
-    np.save(tmp_path / "before.npy", np.load(tmp_path / "before.npy")[:, ::-1])
+    np.save(tmp_path / "before.npy", np.load(tmp_path / "before.npy")[::-1])
     assert run(block.splitlines()[1]) == 1
 
 
