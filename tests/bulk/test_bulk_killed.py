@@ -19,7 +19,7 @@ from minibert.bulk import job
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="each run is a fork")
 
-ROWS, SHARD = 60, 12
+ROWS, SHARD = 48, 12
 
 
 @pytest.fixture(scope="module")
