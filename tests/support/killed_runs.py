@@ -85,9 +85,12 @@ def _child(argv: list[str], told: int, at: int, after: bool, largest: int | None
 
 def _serve() -> None:
     import filelock  # noqa: F401
+    import numpy.ma  # noqa: F401  this and pyarrow.compute take most of a short run
+    import pyarrow.compute
     import pyarrow.json
     import pyarrow.parquet  # noqa: F401
     import safetensors  # noqa: F401
+    import threadpoolctl  # noqa: F401
     import tokenizers  # noqa: F401
     import tqdm.auto  # noqa: F401
 
