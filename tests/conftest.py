@@ -18,8 +18,7 @@ import shutil
 import signal
 import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -177,37 +176,24 @@ def without_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr("minibert.verify.verify.installed", lambda: False)
 
 
-@contextmanager
-def blas_on(numbers: Sequence[int]) -> Iterator[None]:
-    """Set the threads of NumPy's BLAS; afterwards it has as many as before."""
-    from minibert.threads.computing import libraries
-
-    before = [each.num_threads for each in libraries()]
-    for each, number in zip(libraries(), numbers, strict=False):
-        each.set_num_threads(number)
-    yield
-    for each, number in zip(libraries(), before, strict=True):
-        each.set_num_threads(number)
+ABOUT_BLAS = ("tests/threads/", "tests/models/test_same_bits.py")  # its threads, and the bits that depend on them
 
 
-@pytest.fixture(scope="session", autouse=True)
-def threads_of_blas() -> Iterator[list[int]]:
-    """How many BLAS takes; the tests leave it one: beside other processes more spin while they wait for each other.
+@pytest.fixture(scope="module", autouse=True)
+def one_thread_of_blas(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Beside other processes BLAS's threads spin while they wait for each other: files about them alone have more.
 
-    What the package asks, `blas_takes`, is by cores and variables as ever.
+    What the package asks, `blas_takes`, is by cores and variables as ever; so is what a child process has.
     """
     from minibert.threads.computing import libraries
 
-    taken = [each.num_threads for each in libraries()]
-    with blas_on([1] * len(taken)):
-        yield taken
-
-
-@pytest.fixture(scope="module")
-def as_many_as_blas_takes(threads_of_blas: list[int]) -> Iterator[None]:
-    """For the files of tests that are about its threads."""
-    with blas_on(threads_of_blas):
-        yield
+    held = () if request.node.nodeid.startswith(ABOUT_BLAS) else libraries()
+    before = [each.num_threads for each in held]
+    for each in held:
+        each.set_num_threads(1)
+    yield
+    for each, number in zip(held, before, strict=True):
+        each.set_num_threads(number)
 
 
 @pytest.fixture(autouse=True)

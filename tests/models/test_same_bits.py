@@ -35,7 +35,7 @@ from minibert.models.run import blocks, packing
 from minibert.threads import computing, kernels
 from minibert.threads.kernels import KERNELS, Kernel, Rows, kernel, one_sum
 
-pytestmark = [pytest.mark.bits, pytest.mark.usefixtures("as_many_as_blas_takes")]
+pytestmark = pytest.mark.bits
 DIM, LONGEST = 32, 90
 SIZES = {"hidden_size": DIM, "intermediate_size": 48, "max_position_embeddings": LONGEST + 2}
 OTHER_SIZES = {

@@ -36,7 +36,6 @@ from minibert.threads.computing import BlasPolicy, compute
 from minibert.threads.kernels import kernel
 from minibert.threads.pool import parallel_for, prefetch
 
-pytestmark = pytest.mark.usefixtures("as_many_as_blas_takes")
 MODEL = REFERENCE / "sentences-dense"
 SAME = 1e-6  # of a vector's length: what other rows in a product may change; measured here: 2e-7
 

@@ -19,7 +19,6 @@ import minibert
 from minibert.threads import pool
 from minibert.threads.pool import parallel_for, prefetch
 
-pytestmark = pytest.mark.usefixtures("as_many_as_blas_takes")
 MODEL = REFERENCE / "sentences-dense"
 
 
