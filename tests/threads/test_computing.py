@@ -269,7 +269,8 @@ def test_ctrl_c_at_any_step(name: str, blas: Blas, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(pool, "start_new_thread", started)
     monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
-    random, count, pressed = Random(name), steps_of(partial(called, name)), 0
+    random, pressed = Random(name), 0
+    count = min(steps_of(partial(called, name)) for _ in range(5))  # how often threads wait depends on the machine
     assert count > 20
     steps = range(1, count + 1) if name == "one tile" else [random.randint(1, count) for _ in range(EACH)]
     for step in steps:
@@ -282,7 +283,7 @@ def test_ctrl_c_at_any_step(name: str, blas: Blas, monkeypatch: pytest.MonkeyPat
         ends.clear()
         assert (blas.num_threads, computing._work.taken, unraisable) == (8, {}, []), f"step {step}"
         assert called(name) == [*range(6)]
-    # a later one than the call had, with fewer waits than the first, is not reached
+    # a step that a call with fewer waits does not have is not reached
     assert pressed == count if name == "one tile" else pressed > EACH // 2
 
 
