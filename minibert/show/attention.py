@@ -69,9 +69,9 @@ def _only_norm(encoder: Encoder) -> LayerNorm:
     modules = [step.part for step in list(steps.values())[list(steps).index("sum") + 1 :]]
     modules += [block.modules[path] for path in (block.parts[0].pre_norm, *block.attention.norms) if path]
     if len(modules) != 1 or type(norm := modules[0]) is not LayerNorm:
-        found = " and ".join(map(repr, modules)) or "nothing"
+        between = " and ".join(map(repr, modules)) or "nothing"
         raise ValueError(f"nine terms need one LayerNorm between the sum and block 0's queries, but {family} has "
-                         f"{found} there; {ADVICE}")  # fmt: skip
+                         f"{between} there; {ADVICE}")  # fmt: skip
     return norm
 
 
@@ -100,10 +100,10 @@ def opened_cell(encoder: Encoder, trace: Trace, block: int, head: int, query: in
     """
     stack = encoder.stack
     seq = trace["hidden_states.0"].shape[1]
-    for what, number, count in (("block", block, len(stack.blocks)), ("head", head, stack.heads),
+    for name, number, count in (("block", block, len(stack.blocks)), ("head", head, stack.heads),
                                 ("query", query, seq), ("key", key, seq)):  # fmt: skip
         if not 0 <= number < count:
-            raise ValueError(f"{what} {number} is not there, only 0..{count - 1}; choose one of them")
+            raise ValueError(f"{name} {number} is not there, only 0..{count - 1}; choose one of them")
     attention, plan = stack.blocks[block].attention, stack.blocks[block].plan(block, stack)
     values: dict[str, Any] = {path: trace[path] for path in attention.maps} | {REAL: np.ones((1, seq), bool)}
     values |= {name: trace[name] for name in (attention.scores, attention.probabilities)}
@@ -115,8 +115,8 @@ def opened_cell(encoder: Encoder, trace: Trace, block: int, head: int, query: in
     shape = (1, attention.heads, seq, seq)
     added = list[dict[str, Any]]()
     for name in terms:
-        own = float(np.broadcast_to(value(name, plan, values), shape)[0, head, query, key])
-        added.append({"name": name.removeprefix(f".{block}."), "says": plan[name].says, "number": own})
+        term_number = float(np.broadcast_to(value(name, plan, values), shape)[0, head, query, key])
+        added.append({"name": name.removeprefix(f".{block}."), "says": plan[name].says, "number": term_number})
     context = trace[attention.context][0, query].reshape(attention.heads, attention.head_dim)[head]
     products = q[query].astype(np.float64) * k[key]
     arrays: dict[str, Array] = {
@@ -132,7 +132,7 @@ def opened_cell(encoder: Encoder, trace: Trace, block: int, head: int, query: in
     return {
         "block": block, "head": head, "query": query, "key": key, "scale": float(attention.scale), "terms": added,
         "dot": float(products.sum()), "score": float(scores[query, key]), "seen": bool(visible[key]),
-        "sum": float(attention.scale * products.sum() + sum(each["number"] for each in added)),
+        "sum": float(attention.scale * products.sum() + sum(term["number"] for term in added)),
         **{name: numbers.tolist() for name, numbers in arrays.items()},
     }  # fmt: skip
 

@@ -83,8 +83,8 @@ def lookup_ids(plan: Plan, values: dict[str, Any]) -> dict[str, Array]:
 def expression(key: str, plan: Plan, values: dict[str, Any]) -> str:
     """Write a value as an expression of table rows: "LayerNorm((word + type) + position)"."""
     step, name = plan[key], name_of(key)
-    inputs = [each for each in step.of if each in plan and value(each, plan, values) is not None]
-    texts = [name] if step.kind == "rows" else [expression(each, plan, values) for each in inputs]
+    inputs = [input_key for input_key in step.of if input_key in plan and value(input_key, plan, values) is not None]
+    texts = [name] if step.kind == "rows" else [expression(input_key, plan, values) for input_key in inputs]
     # add parentheses around a text that has an operator outside parentheses
     inner = [f"({text})" if " " in re.sub(r"\(.*\)", "", text) else text for text in texts]
     if step.kind in ("rows", "embeds"):
@@ -120,9 +120,9 @@ def _token_table(tokens: list[str | None], ids: Mapping[str, Sequence[Any]], bol
     names = [fitting(token) for token in tokens]
     columns = list(ids.items())
     wide = max(columns_of(name) for name in ["token", *names])
-    widths = [max(len(str(number)) for number in [head, *numbers]) for head, numbers in columns]
-    heads = [head.rjust(width) for (head, _), width in zip(columns, widths, strict=True)]
-    yield bold("  ".join(["token".ljust(wide), *heads]))
+    widths = [max(len(str(number)) for number in [title, *numbers]) for title, numbers in columns]
+    titles = [title.rjust(width) for (title, _), width in zip(columns, widths, strict=True)]
+    yield bold("  ".join(["token".ljust(wide), *titles]))
     for i, name in enumerate(names):
         numbers = [str(numbers[i]).rjust(width) for (_, numbers), width in zip(columns, widths, strict=True)]
         yield "  ".join([padded(name, wide), *numbers])
@@ -130,17 +130,17 @@ def _token_table(tokens: list[str | None], ids: Mapping[str, Sequence[Any]], bol
 
 def _layer_steps(plan: Plan, trace: Trace, values: dict[str, Any]) -> Iterator[tuple[str, Explanation, Array]]:
     """Yield each value of the input layer's trace: its name, its explanation and its rows."""
-    last: Array | None = None
+    last_rows: Array | None = None
     for key, rows in trace.items():
         step = plan[key]
-        if step.kind == "positions" or (key == "sum" and last is not None and np.array_equal(rows, last)):
+        if step.kind == "positions" or (key == "sum" and last_rows is not None and np.array_equal(rows, last_rows)):
             continue  # the table shows the ids; a sum of one addend repeats the rows just shown
         formula = expression(key, plan, values)
         if step.kind != "add":
             names = (name_of(x) if x in trace else expression(x, plan, values) for x in step.of if x in plan)
             formula = step.says if step.kind == "rows" else step.says.format(*names)
         yield name_of(key), Explanation(formula, step.function), rows
-        last = rows
+        last_rows = rows
 
 
 # -- one block ---------------------------------------------------------------------------------------------------
@@ -187,8 +187,8 @@ def explain_block(
 
 def block_steps(encoder: Encoder, trace: Trace, i: int, head: int) -> Iterator[tuple[str, str, Explanation]]:
     """Yield each value of block i in the order of computation: its name, its key in the trace, its explanation."""
-    keys, last = list(trace), f"hidden_states.{i + 1}"
-    keys = keys[keys.index(f"hidden_states.{i}") : keys.index(last) + 1]
+    keys, last_key = list(trace), f"hidden_states.{i + 1}"
+    keys = keys[keys.index(f"hidden_states.{i}") : keys.index(last_key) + 1]
     plan = encoder.stack.blocks[i].plan(i, encoder.stack)
     prefix = encoder.block_family.prefix(encoder.config, i)
 
@@ -201,13 +201,13 @@ def block_steps(encoder: Encoder, trace: Trace, i: int, head: int) -> Iterator[t
         return step.says.format(*map(named, step.of)) + columns
 
     for key, following in zip(keys, [*keys[1:], ""], strict=True):
-        if key == last:  # the rows that were just shown
+        if key == last_key:  # the rows that were just shown
             return
         name = f"probabilities, attentions.{i}" if key.startswith("attentions.") else key.removeprefix(prefix)
         explanation = Explanation("what enters: the output of " + (f"block {i - 1}" if i else "the input layer"))
         if key in plan:
             explanation = Explanation(formula(plan[key]), plan[key].function)
-        yield f"{name} = {last}" if following == last else name, key, explanation
+        yield f"{name} = {last_key}" if following == last_key else name, key, explanation
 
 
 def _columns(attention: BoundAttention, head: int) -> str:
@@ -227,8 +227,8 @@ def pair_table(tokens: Sequence[str], x: Array, bold: Style) -> Iterator[str]:
     wide = max(map(columns_of, tokens))
     if len(tokens) <= max(2 * EDGE, (WIDTH - 4 - wide) // (COLUMN + 2)):
         names = [fitting(token, COLUMN) for token in tokens]
-        heads = [" " * (COLUMN - columns_of(name)) + name for name in names]  # right-aligned over the numbers
-        yield bold("  " + " " * wide + "  " + "  ".join(heads))
+        titles = [" " * (COLUMN - columns_of(name)) + name for name in names]  # right-aligned over the numbers
+        yield bold("  " + " " * wide + "  " + "  ".join(titles))
         for token, row in zip(tokens, x.tolist(), strict=True):
             yield "  " + padded(token, wide) + "  " + "  ".join(f"{weight:{COLUMN}.4f}" for weight in row)
         return

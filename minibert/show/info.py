@@ -32,9 +32,9 @@ def info(
     """Yield the page line by line: the layer's modules by path, then its facts, as `facts` returns them."""
     yield from repr(layer).split("\n")
     yield ""
-    found = facts(layer, find, source, where, identity)
-    column = max(map(len, found)) + 2
-    yield from (f"{name:{column}}{fact}" for name, fact in found.items())
+    fact_of = facts(layer, find, source, where, identity)
+    column = max(map(len, fact_of)) + 2
+    yield from (f"{name:{column}}{fact}" for name, fact in fact_of.items())
 
 
 def info_json(layer: EmbeddingLayer, *sources: Any) -> dict[str, Any]:
@@ -80,10 +80,10 @@ def facts(
     }
 
 
-def _or_error(name: str, facts: Callable[[], dict[str, str]]) -> dict[str, str]:
+def _or_error(name: str, compute: Callable[[], dict[str, str]]) -> dict[str, str]:
     """Return some facts, or the error that prevents them: the input layer works without them."""
     try:
-        return facts()
+        return compute()
     except MinibertError as error:
         return {name: f"not available: {error}"}
 
@@ -115,11 +115,11 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
     config = row.configure(family, layer.config, "config.json")
     count, width = row.count(config), row.feed.width(config)
     kinds = sorted({row.attend.sizes(config, i) for i in range(min(count, MOST_BLOCKS))}, reverse=True)
-    heads = " or ".join(
-        f"{own} heads of {head_dim}" + f" that share {counted(key_heads, 'key head')}" * (key_heads < own)
-        for own, key_heads, head_dim in kinds
+    head_text = " or ".join(
+        f"{heads} heads of {head_dim}" + f" that share {counted(key_heads, 'key head')}" * (key_heads < heads)
+        for heads, key_heads, head_dim in kinds
     )
-    sizes = f"{count}, {heads}, feed-forward {width} wide, {activation_name(config, row.feed.act)}"
+    sizes = f"{count}, {head_text}, feed-forward {width} wide, {activation_name(config, row.feed.act)}"
     stored = stored_blocks(layer)
     if not stored:
         return {"blocks": f"{sizes}; their tensors are not in this file, which holds only the input layer"}

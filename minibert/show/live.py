@@ -139,17 +139,17 @@ class Live:
         tokenizer, ids = self.layer.tokenizer, runs.run.batch["input_ids"][0].tolist()
         chosen = logits[token].astype(np.float64)
         if temperature == 0:  # the likeliest
-            after = np.eye(1, len(chosen), int(chosen.argmax()))[0]
+            probabilities = np.eye(1, len(chosen), int(chosen.argmax()))[0]
         else:
-            after = next_word_probabilities(chosen, temperature, k or None, p)
-        word, plain = drawn(after, np.random.default_rng(seed).random()), softmax(chosen)
+            probabilities = next_word_probabilities(chosen, temperature, k or None, p)
+        word, plain = drawn(probabilities, np.random.default_rng(seed).random()), softmax(chosen)
         shown = np.argsort(-chosen, kind="stable")[:SHOWN].tolist()
         last = self.head.name == "next_word" and token + 1 == len(ids)
         name = partial(token_name, self.encoder)
         return {
-            "words": [[name(i), float(plain[i]), float(after[i])] for i in shown],
-            "kept": int(np.count_nonzero(after)),
-            "sampled": [name(word), float(after[word])],
+            "words": [[name(i), float(plain[i]), float(probabilities[i])] for i in shown],
+            "kept": int(np.count_nonzero(probabilities)),
+            "sampled": [name(word), float(probabilities[word])],
             "appended": tokenizer.decode([*ids, word])[len(tokenizer.decode(ids)) :] if last else None,
         }
 
@@ -195,7 +195,7 @@ class Live:
 
     # -- runs ------------------------------------------------------------------------------------------------
 
-    def _batch(self, text: str, what: str) -> dict[str, Any]:
+    def _batch(self, text: str, title: str) -> dict[str, Any]:
         most = min(self.layer.max_length or MOST_TOKENS, MOST_TOKENS)
         try:
             batch: dict[str, Any] = self.layer.tokenize(text)
@@ -203,10 +203,10 @@ class Live:
             if not any(isinstance(part, Option) for part in parts_of(error)):
                 raise
             # the message names an argument of `tokenize`, which the page does not have
-            raise ValueError(f"{what} has more tokens than the {most} that this page takes; shorten it") from None
+            raise ValueError(f"{title} has more tokens than the {most} that this page takes; shorten it") from None
         count = batch["input_ids"].shape[1]
         if not 0 < count <= MOST_TOKENS:
-            raise ValueError(f"{what} has {count} tokens, but this page takes 1 to {most}; change it")
+            raise ValueError(f"{title} has {count} tokens, but this page takes 1 to {most}; change it")
         check_size(self.encoder or self.layer, count)
         return batch
 
@@ -221,8 +221,10 @@ class Live:
         head = self.head and self.head.name
         other = None
         if state.beside:
-            pair = self._batch(state.beside, "the other text")
-            other = Beside(state.beside, shown_tokens(self.layer, pair["input_ids"]), self.encoder.trace(**pair))
+            other_batch = self._batch(state.beside, "the other text")
+            other = Beside(
+                state.beside, shown_tokens(self.layer, other_batch["input_ids"]), self.encoder.trace(**other_batch)
+            )
         batch["input_ids"] = with_replaced(self.layer, batch["input_ids"], state.replaced)
         change = change_of(self.encoder, state, other and other.trace, batch)
         trace = self.encoder.trace(**batch, change=change or None, head=head)
@@ -257,8 +259,8 @@ class Live:
         """Compare the predictions of each token before and after the change; without a head, the mean vectors."""
         if self.head is None:
             last = f"hidden_states.{len(encoder.stack.blocks)}"
-            both = [mean(run.trace[last]) for run in (runs.typed, runs.run)]
-            return {"cosine": float(cosine(*both)[0, 0])}
+            means = [mean(run.trace[last]) for run in (runs.typed, runs.run)]
+            return {"cosine": float(cosine(*means)[0, 0])}
         activate, chance = activation_of(encoder, self.head)
         logits = [run.trace["logits"].reshape(-1, self.head.labels) for run in runs]
         now, before = map(activate, logits)
@@ -304,7 +306,7 @@ class LiveServer(ThreadingHTTPServer):
         self.socket = listening
         self.page, self.answers = page, answers
         self.token = secrets.token_urlsafe(16)
-        self.one = Lock()  # for one computation at a time: each takes all cores
+        self.lock = Lock()  # for one computation at a time: each takes all cores
         self.free = Semaphore(MOST_CONNECTIONS)
 
     @property
@@ -349,7 +351,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(404, "this server serves only its page")
         if not has_token(f"Bearer {parse_qs(address.query).get('token', [''])[0]}", self.server.token):
             raise Refusal(401, "open this page by the whole address that `minibert explain --live` has printed")
-        with self.server.one:
+        with self.server.lock:
             return self.server.page()
 
     def _answered(self) -> str:
@@ -362,7 +364,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not (length.isascii() and length.isdigit() and len(length) < 10 and int(length) <= LONGEST_QUESTION):
             raise Refusal(413, f"the question has more than {LONGEST_QUESTION} bytes; shorten it")
         question = read_json(self.rfile.read(int(length)))
-        with self.server.one:
+        with self.server.lock:
             return json.dumps(answer(question), allow_nan=False, separators=(",", ":"))
 
     def _answer(self, make: Callable[[], str], kind: str) -> None:

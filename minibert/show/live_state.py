@@ -186,8 +186,8 @@ def _patched_name(encoder: Encoder, patch: Patch) -> str:
 def _added(encoder: Encoder, kind: type[BoundAttention] | type[BoundFeedForward], block: int) -> str:
     """Name the traced values that a block's attention, or its feed-forward, adds."""
     knock_out(encoder, blocks=[block])  # refuses a block that is not there
-    part = next(part for part in encoder.stack.blocks[block].parts if isinstance(part.work, kind))
-    return part.output_norm or part.work.output
+    residual = next(residual for residual in encoder.stack.blocks[block].parts if isinstance(residual.work, kind))
+    return residual.output_norm or residual.work.output
 
 
 def _append(change: dict[str, Function], name: str, function: Function) -> None:
@@ -196,11 +196,11 @@ def _append(change: dict[str, Function], name: str, function: Function) -> None:
     change[name] = function if earlier is None else lambda values: function(earlier(values))
 
 
-def _replacing(theirs: Array, patch: Patch) -> Function:
+def _replacing(other_rows: Array, patch: Patch) -> Function:
     def replaced(values: Array) -> Array:
         if patch.place is None:
-            return theirs
-        values[0, patch.place] = theirs[0, patch.source]
+            return other_rows
+        values[0, patch.place] = other_rows[0, patch.source]
         return values
 
     return replaced
@@ -229,14 +229,14 @@ def with_replaced(layer: EmbeddingLayer, input_ids: Array, replaced: Iterable[tu
     return ids
 
 
-def _id_of(layer: EmbeddingLayer, typed: str, before: str) -> int:
+def _id_of(layer: EmbeddingLayer, token: str, old_token: str) -> int:
     """Find the id of a typed token: by its name, or as a word of one token, with a space if the old token has one."""
-    tokenizer, spaced = layer.tokenizer, before[:1] in ("Ġ", "▁")
-    named = tokenizer.id_of(typed)
-    texts = [f" {typed}", typed] if spaced else [typed, f" {typed}"]
+    tokenizer, spaced = layer.tokenizer, old_token[:1] in ("Ġ", "▁")
+    named = tokenizer.id_of(token)
+    texts = [f" {token}", token] if spaced else [token, f" {token}"]
     readings = [[] if named is None else [named], *map(tokenizer.pieces, texts)]
     for ids in readings[1:] + readings[:1] if spaced else readings:
         if len(ids) == 1:
             return ids[0]
-    names = ", ".join(map(repr, layer.tokens(np.array(tokenizer.pieces(typed), np.int64)))) if typed else "no token"
-    raise ValueError(f"{typed!r:.40} must be one token of this tokenizer, found {names:.200}; write another word")
+    names = ", ".join(map(repr, layer.tokens(np.array(tokenizer.pieces(token), np.int64)))) if token else "no token"
+    raise ValueError(f"{token!r:.40} must be one token of this tokenizer, found {names:.200}; write another word")

@@ -68,15 +68,15 @@ def page(
         if encoder is None:
             raise ValueError("two texts are compared by their tokens' vectors after blocks, and here are none; give a "
                              "whole model and a text with tokens")  # fmt: skip
-        pair: dict[str, Any] = layer.tokenize(beside, truncation=truncation and layer.max_length is not None)
-        tokens, others = shown_tokens(layer, input_ids), shown_tokens(layer, pair["input_ids"])
+        beside_batch: dict[str, Any] = layer.tokenize(beside, truncation=truncation and layer.max_length is not None)
+        tokens, others = shown_tokens(layer, input_ids), shown_tokens(layer, beside_batch["input_ids"])
         if not others:
             raise ValueError("the text beside has no tokens, so there is nothing to compare; give another one")
         check_size(encoder, seq, len(others))
         words = [i for i, token in enumerate(input_ids[0].tolist()) if not layer.tokenizer.is_special(token)]
         shared = parts.common_token(tokens, others, words)
         first = first if shared is None else shared
-        other = Beside(beside, others, encoder.trace(**pair))
+        other = Beside(beside, others, encoder.trace(**beside_batch))
     trace = layer.trace(**batch) if encoder is None else encoder.trace(**batch, head=head and head.name)
     run = Run(layer, encoder, head, batch, trace, first, other)
     html = render_page(run, visible(text if not text_pair else f"{text} / {text_pair}", KEPT), name, no_head)

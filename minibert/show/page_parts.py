@@ -250,14 +250,18 @@ def scores(encoder: Encoder, trace: Trace) -> dict[str, Any]:
     for attention in attentions:
         # a masked score has no weight, and is not part of the sum
         weights, all_scores = (trace[name][0] for name in (attention.probabilities, attention.scores))
-        visible = np.where(weights > 0, all_scores.astype(np.float64), -np.inf)
-        most = np.maximum(visible.max(axis=-1, keepdims=True), -np.finfo(np.float64).max)
+        unmasked = np.where(weights > 0, all_scores.astype(np.float64), -np.inf)
+        most = np.maximum(unmasked.max(axis=-1, keepdims=True), -np.finfo(np.float64).max)
         with np.errstate(divide="ignore"):  # a head that is switched off has no sum, and no weight to explain
-            rows.append(np.log(np.exp(visible - most).sum(axis=-1)) + most[..., 0])
+            rows.append(np.log(np.exp(unmasked - most).sum(axis=-1)) + most[..., 0])
     seq = rows[0].shape[-1]
     terms = [[term for term in attention.terms if term.alone] for attention in attentions]
-    distinct = terms if len({term.scheme for each in terms for term in each}) > 1 else terms[:1]
-    bias = np.stack([np.sum([term.shared(seq) for term in each], axis=0) for each in distinct]) if terms[0] else None
+    distinct = terms if len({term.scheme for block_terms in terms for term in block_terms}) > 1 else terms[:1]
+    bias = (
+        np.stack([np.sum([term.shared(seq) for term in block_terms], axis=0) for block_terms in distinct])
+        if terms[0]
+        else None
+    )
     return {
         "logs": packed(np.stack(rows)),
         "scales": [attention.scale for attention in attentions],
@@ -284,17 +288,17 @@ def moves(encoder: Encoder, trace: Trace) -> list[list[dict[str, Any]]]:
         states[-1] = trace[encoder.stack.last_norm][0]
     moves_by_block = []
     for i, state in enumerate(states):
-        size, more, entry = _sizes(state), dict[str, list[float]](), list[dict[str, Any]]()
+        sizes, more, entry = _sizes(state), dict[str, list[float]](), list[dict[str, Any]]()
         if i:
-            parts = zip(("attention", "feed_forward"), encoder.stack.blocks[i - 1].parts, strict=False)
-            more = {name: _sizes(trace[part.output_norm or part.work.output][0]) for name, part in parts}
+            sublayers = zip(("attention", "feed_forward"), encoder.stack.blocks[i - 1].parts, strict=False)
+            more = {name: _sizes(trace[part.output_norm or part.work.output][0]) for name, part in sublayers}
             more["turn"] = np.diagonal(cosine_similarity(states[i - 1], state)).tolist()
         for position, row in enumerate(cosine_similarity(state)):
             order = [other for other in np.argsort(-row, kind="stable").tolist() if other != position][:NEAREST]
             entry.append(
                 {
-                    "size": size[position],
-                    "largest": _largest(state[position], size[position]),
+                    "size": sizes[position],
+                    "largest": _largest(state[position], sizes[position]),
                     "nearest": order,
                     "cosines": row[order].tolist(),
                     **{name: numbers[position] for name, numbers in more.items()},
@@ -320,8 +324,8 @@ def _sizes(rows: Array) -> list[float]:
 
 def common_token(tokens: Sequence[str], others: Sequence[str], positions: Sequence[int]) -> int | None:
     """Return the position of the longest token that both texts have; None if they share no token."""
-    both = [i for i in positions if tokens[i] in others]
-    return max(both, key=lambda i: len(tokens[i]), default=None)
+    shared = [i for i in positions if tokens[i] in others]
+    return max(shared, key=lambda i: len(tokens[i]), default=None)
 
 
 def beside_numbers(encoder: Encoder, trace: Trace, tokens: Sequence[str], other: Trace) -> dict[str, Any]:

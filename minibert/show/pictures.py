@@ -73,14 +73,14 @@ def picture(
     choices = {"token": token, "block": block, "head": head, "other": other}
     for name in choices:
         if choices[name] is not None and name not in drawing.choices:
-            able = " or ".join(each for each, row in PICTURES.items() if name in row.choices)
+            able = " or ".join(kind_name for kind_name, row in PICTURES.items() if name in row.choices)
             advice = f"; leave it out, or draw {able}"
             raise error_of(ValueError, f"the picture {kind!r} has no use for ", Option(name), advice)
     if drawing.needs_blocks and isinstance(layer, EmbeddingLayer):
         raise ValueError(f"the picture {kind!r} needs blocks; pass a whole model, minibert.load_encoder(...)")
-    drawn = drawing.draw(layer, text, **{name: choices[name] for name in drawing.choices})
+    axes = drawing.draw(layer, text, **{name: choices[name] for name in drawing.choices})
     layer = layer if isinstance(layer, EmbeddingLayer) else layer.embeddings
-    figure: Figure = (drawn[0] if isinstance(drawn, list) else drawn).figure
+    figure: Figure = (axes[0] if isinstance(axes, list) else axes).figure
     family = layer.family.model_type
     title = f"{model} ({family})" if model and model != family else family
     figure.suptitle(title, x=0.01, ha="left", fontsize="small", color="0.35", parse_math=False)
@@ -145,8 +145,8 @@ def _sum(layer: EmbeddingLayer, text: str | None, token: int | None) -> Any:
 def _scheme(layer: EmbeddingLayer, wanted: type[Scheme]) -> Scheme:
     scheme = layer.attention_position
     if not isinstance(scheme, wanted):
-        found = "no positions" if scheme is None else scheme.offers
-        raise ValueError(f"{layer.family.model_type} has {found} in attention; this picture is of {wanted.offers}")
+        offers = "no positions" if scheme is None else scheme.offers
+        raise ValueError(f"{layer.family.model_type} has {offers} in attention; this picture is of {wanted.offers}")
     return scheme
 
 
@@ -192,14 +192,14 @@ def _attention(encoder: Encoder, text: str | None, block: int | None, head: int 
     return ax
 
 
-def _two(text: str | None, other: str | None, kind: str) -> tuple[str, str]:
+def _two_texts(text: str | None, other: str | None, kind: str) -> tuple[str, str]:
     if other is None:
         raise error_of(ValueError, f"the picture {kind!r} compares two texts; give the second as ", Option("other"))
     return _needed(text, kind), other
 
 
 def _pairs(encoder: Encoder, text: str | None, other: str | None) -> Any:
-    tokens, others, pairs = encoder.similarity_pairs(*_two(text, other, "pairs"))
+    tokens, others, pairs = encoder.similarity_pairs(*_two_texts(text, other, "pairs"))
     measure = encoder.sentence_config.measure
     ax = plot.token_pairs(pairs, tokens, others, of=measure)
     ax.figure.supxlabel(f"{measure} {pairs.sum():.4f}, the sum over all pairs", fontsize="small")
@@ -207,7 +207,7 @@ def _pairs(encoder: Encoder, text: str | None, other: str | None) -> Any:
 
 
 def _patching(encoder: Encoder, text: str | None, token: int | None, other: str | None) -> Any:
-    patched = patching_map(encoder, *_two(text, other, "patching"), token)
+    patched = patching_map(encoder, *_two_texts(text, other, "patching"), token)
     pairs = zip(*(encoder.embeddings.tokenizer.tokens(ids) for ids in patched.ids), strict=True)
     ax = plot.patching_grid(patched.shares, [one if one == two else f"{one} | {two}" for one, two in pairs])
     chances = f"probability {np.exp(patched.clean):.3g}, in the other text {np.exp(patched.corrupted):.3g}"

@@ -120,7 +120,7 @@ def position_rows(
 
         figure = plt.figure(figsize=(12, 0.9 * len(positions) + 0.6), layout="constrained")
         axes = figure.subplots(len(positions), sharex=True, squeeze=False)[:, 0]
-    axes, parts = list(axes), lines or {"": slice(None)}
+    axes, curves = list(axes), lines or {"": slice(None)}
     rows = table[check_ids(positions, len(table), "positions")]
     drawn = rows if token_row is None else np.vstack([rows, token_row, *([rows + token_row] if sums else [])])
     reach = 1.5 * float(np.percentile(np.abs(drawn), 99)) or 1.0
@@ -129,9 +129,9 @@ def position_rows(
     for ax, position, row in zip(axes, positions, rows, strict=True):
         if token_row is not None:
             ax.plot(np.arange(len(token_row)), token_row, color=LIGHT, linewidth=0.8, label=f"token {token}".strip())
-        for (name, part), colour in zip(parts.items(), (DARK, LIGHT), strict=False):
-            label = f"position {position}{name and f', {name}'}{_beyond(row[part], reach)}"
-            ax.plot(np.arange(len(row))[part], row[part], color=colour, linewidth=0.8, label=label)
+        for (name, dimensions), colour in zip(curves.items(), (DARK, LIGHT), strict=False):
+            label = f"position {position}{name and f', {name}'}{_beyond(row[dimensions], reach)}"
+            ax.plot(np.arange(len(row))[dimensions], row[dimensions], color=colour, linewidth=0.8, label=label)
         if token_row is not None and sums:
             total = row + token_row
             label = f"sum{_beyond(total, reach)}"
@@ -275,13 +275,13 @@ def token_pairs(
     rows, columns = pairs.shape
     ax = _axes(ax, min(14.0, max(4.0, 0.35 * columns) + 3), min(12.0, max(3.0, 0.3 * rows) + 2))
     _image(ax, pairs, f"adds to the {of}", _reach(pairs), aspect="auto")
-    for labels, count, name in ((others, columns, ax.set_xticks), (tokens, rows, ax.set_yticks)):
+    for labels, count, set_ticks in ((others, columns, ax.set_xticks), (tokens, rows, ax.set_yticks)):
         if count <= FEW_TOKENS:
-            name(range(count), labels, parse_math=False)
+            set_ticks(range(count), labels, parse_math=False)
     ax.tick_params(axis="x", rotation=90)
     ax.set(xlabel="token of the other text", ylabel="token of the text")
     sums = pairs.sum(axis=0), pairs.sum(axis=1)
-    ends = min(0.0, *(float(each.min()) for each in sums)), max(0.0, *(float(each.max()) for each in sums)) or 1.0
+    ends = min(0.0, *(float(side.min()) for side in sums)), max(0.0, *(float(side.max()) for side in sums)) or 1.0
     above = _bare(ax.inset_axes((0, 1.02, 1, 0.2), sharex=ax, ylim=ends))
     above.bar(range(columns), sums[0], color=DARK)
     above.tick_params(axis="x", bottom=False, labelbottom=False)
@@ -315,8 +315,8 @@ def relative_bias(bias: Array, ax: Axes | None = None) -> Axes:
     query, key = bias.shape[1:]
     by_distance = np.concatenate([bias[:, :0:-1, 0], bias[:, 0, :]], axis=1)
     ax = _axes(ax, 8, 3)
-    sides = (-query + 0.5, key - 0.5, len(bias) - 0.5, -0.5)
-    _image(ax, by_distance, "bias", _reach(by_distance), aspect="auto", extent=sides)
+    extent = (-query + 0.5, key - 0.5, len(bias) - 0.5, -0.5)
+    _image(ax, by_distance, "bias", _reach(by_distance), aspect="auto", extent=extent)
     ax.set(xlabel="key position - query position", ylabel="head")
     ax.locator_params(axis="y", integer=True)
     return ax
@@ -347,7 +347,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     ending = output_ending(path, FORMATS)
     # a date or a random id in the file would make every run a change
     dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
-    drawn = BytesIO()
+    buffer = BytesIO()
     with mpl.rc_context({"svg.hashsalt": "minibert"}):
-        figure.savefig(drawn, format=ending[1:], dpi=150, bbox_inches="tight", metadata=dates[ending])
-    write_output(path, drawn.getvalue())
+        figure.savefig(buffer, format=ending[1:], dpi=150, bbox_inches="tight", metadata=dates[ending])
+    write_output(path, buffer.getvalue())

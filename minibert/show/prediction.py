@@ -134,10 +134,10 @@ def logit_shares(encoder: Encoder, input_ids: Array, trace: Trace, head: BoundHe
             else:
                 feed_forwards.append(back.share(trace[part.output_norm or part.work.output][0, tokens]))
     input_layer = back.share(trace["hidden_states.0"][0, tokens])
-    parts = [np.stack(heads[::-1], axis=2), np.stack(feed_forwards[::-1], axis=2), input_layer, back.biases]
+    shares = [np.stack(heads[::-1], axis=2), np.stack(feed_forwards[::-1], axis=2), input_layer, back.biases]
     if head.pooling in POOLED:
-        parts = [part.sum(axis=0, keepdims=True) for part in parts]
-    return Shares(_total(trace, head, labels), *parts)
+        shares = [share.sum(axis=0, keepdims=True) for share in shares]
+    return Shares(_total(trace, head, labels), *shares)
 
 
 def _tokens_of(head: BoundHead, input_ids: Array) -> Array:
@@ -169,13 +169,13 @@ def _through_head(trace: Trace, head: BoundHead, labels: Array, x: Array) -> _Ba
         biases = biases - (0.0 if bias is None else bias.mean(dtype=np.float64))
     back, first = _Backward(g, biases), x.mean(axis=0, keepdims=True) if head.pooling == "mean" else x
     inputs = [first, *(trace[path].reshape(len(labels), -1) for path, _ in head.works)]
-    for (_, layer), entering, leaving in zip(head.works[::-1], inputs[-2::-1], inputs[:0:-1], strict=True):
+    for (_, layer), layer_input, layer_output in zip(head.works[::-1], inputs[-2::-1], inputs[:0:-1], strict=True):
         if isinstance(layer, Linear):
             back.through_map(layer)
         elif isinstance(layer, LayerNorm):
-            back.through_norm(layer, entering)
+            back.through_norm(layer, layer_input)
         else:
-            back.through_activation(entering, leaving)
+            back.through_activation(layer_input, layer_output)
     return back
 
 
@@ -245,18 +245,18 @@ def prediction_numbers(
     logits = trace["logits"].reshape(-1, head.labels)
     labels = top_indices(logits, min(LIKELIEST, head.labels))
     lens, best, highest = [], [], []
-    for each in _after_each_block(encoder, head, input_ids, trace):
-        chances = activate(each)
+    for block_logits in _after_each_block(encoder, head, input_ids, trace):
+        chances = activate(block_logits)
         lens.append(np.take_along_axis(chances, labels, 1))
         best.append(chances.argmax(axis=1))
         highest.append(chances.max(axis=1))
     names = names_of(encoder, head, np.concatenate([labels.ravel(), *best]))
-    parts = totals = None
+    packed_shares = totals = None
     if adds_up:
         shares = logit_shares(encoder, input_ids, trace, head, labels)
         in_blocks = np.concatenate([shares.heads, shares.feed_forward[..., None]], axis=3)
-        every = [in_blocks.reshape(*labels.shape, -1), shares.input_layer[..., None], shares.biases[..., None]]
-        parts, totals = _packed_float32(np.concatenate(every, axis=2)), _packed_float32(shares.total)
+        terms = [in_blocks.reshape(*labels.shape, -1), shares.input_layer[..., None], shares.biases[..., None]]
+        packed_shares, totals = _packed_float32(np.concatenate(terms, axis=2)), _packed_float32(shares.total)
     return {
         "each": head.pooling == "every",
         "chance": chance,
@@ -267,7 +267,7 @@ def prediction_numbers(
             [(names[int(i[row])], float(most[row])) for i, most in zip(best, highest, strict=True)]
             for row in range(len(labels))
         ],
-        "shares": parts,
+        "shares": packed_shares,
         "totals": totals,
     }
 

@@ -39,12 +39,12 @@ def torch_text(x: Array, indent: int = 0) -> str:
     """
     if x.size == 0:
         return "[]"
-    ends = [range(size) if size <= 2 * EDGE else [*range(EDGE), *range(size - EDGE, size)] for size in x.shape]
+    ends = [range(n) if n <= 2 * EDGE else [*range(EDGE), *range(n - EDGE, n)] for n in x.shape]
     shown = x[np.ix_(*ends)].astype(np.float64)
-    counted = shown[np.isfinite(shown) & (shown != 0)]
-    sizes = np.abs(counted)
-    powers = counted.size > 0 and bool(sizes.max() / sizes.min() > 1000 or sizes.max() > 1e8 or sizes.min() < 1e-4)
-    integers = bool(np.all(counted == np.ceil(counted)))
+    nonzero = shown[np.isfinite(shown) & (shown != 0)]
+    sizes = np.abs(nonzero)
+    powers = nonzero.size > 0 and bool(sizes.max() / sizes.min() > 1000 or sizes.max() > 1e8 or sizes.min() < 1e-4)
+    integers = bool(np.all(nonzero == np.ceil(nonzero)))
 
     def write(number: float) -> str:
         if powers:
@@ -53,7 +53,7 @@ def torch_text(x: Array, indent: int = 0) -> str:
             return f"{number:.0f}." if math.isfinite(number) else f"{number:.0f}"
         return f"{number:.4f}"
 
-    width = max((len(write(number)) for number in counted.tolist()), default=1)
+    width = max((len(write(number)) for number in nonzero.tolist()), default=1)
     fit = max(1, (WIDTH - indent - x.ndim + 1) // (width + 2))  # numbers in a line, without the brackets at its end
     text = np.array2string(
         x, separator=", ", threshold=0, edgeitems=EDGE, prefix=" " * indent,
@@ -81,13 +81,13 @@ def size(count: int) -> str:
     return f"{count} bytes"
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, noun: str) -> str:
     """Write a count with its noun, in the plural unless the count is 1.
 
     >>> counted(1, "row"), counted(2000, "row")
     ('1 row', '2,000 rows')
     """
-    return f"{number:,} {what}{'s' * (number != 1)}"
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 # -- lines of a terminal ----------------------------------------------------------------------------------------
