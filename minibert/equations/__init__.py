@@ -19,8 +19,8 @@ FILES = (
 def __getattr__(name: str) -> Any:
     """Return a formula, and import its file now: the input layer by itself needs a single file."""
     for file in FILES if not name.startswith("_") and name not in (*FILES, "fast") else ():
-        if name in (found := _formulas(file)):
-            return found[name]
+        if name in (formulas := _formulas(file)):
+            return formulas[name]
     raise AttributeError(f"module {__name__!r} has no formula {name!r}")
 
 
@@ -30,5 +30,8 @@ def __dir__() -> list[str]:
 
 def _formulas(file: str) -> dict[str, Any]:
     module = import_module(f".{file}", __name__)
-    own = {name: value for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
-    return {name: value for name, value in own.items() if not name.startswith("_")}
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
+    }

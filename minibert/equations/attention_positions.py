@@ -39,8 +39,8 @@ from .rotary import check_positions
 def _relative_position(query_length: int, key_length: int, past_length: int = 0) -> Array:
     """Subtract query positions from key positions: (query, key); the queries follow `past_length` cached tokens."""
     if min(query_length, key_length, past_length) < 0:
-        found = f"query_length={query_length}, key_length={key_length}, past_length={past_length}"
-        raise ValueError(f"lengths must not be negative, found {found}")
+        lengths = f"query_length={query_length}, key_length={key_length}, past_length={past_length}"
+        raise ValueError(f"lengths must not be negative, found {lengths}")
     return np.arange(key_length)[None, :] - np.arange(past_length, past_length + query_length)[:, None]
 
 
@@ -74,8 +74,8 @@ def alibi_slopes(heads: int) -> Array:
     def slopes(count: int, exponents: Array) -> Array:
         return (float(np.float32(2.0 ** (-8.0 / count))) ** exponents).astype(np.float32)
 
-    rest = np.arange(1, 2 * (heads - power), 2)
-    return np.concatenate([slopes(power, np.arange(1, power + 1)), slopes(2 * power, rest)])
+    odd_exponents = np.arange(1, 2 * (heads - power), 2)
+    return np.concatenate([slopes(power, np.arange(1, power + 1)), slopes(2 * power, odd_exponents)])
 
 
 def alibi_key_positions(attention_mask: ArrayLike) -> Array:
@@ -251,8 +251,8 @@ def content_to_position(q: Array, rows: Array, places: Array, scale: float) -> A
     array([[[ 20.,   2.],
             [300.,  30.]]])
     """
-    of_each = (q * q.dtype.type(scale)) @ rows.swapaxes(-1, -2)  # (..., heads, query, distances)
-    return np.take_along_axis(of_each, np.broadcast_to(places, (*of_each.shape[:-1], places.shape[1])), axis=-1)
+    by_row = (q * q.dtype.type(scale)) @ rows.swapaxes(-1, -2)  # (..., heads, query, distances)
+    return np.take_along_axis(by_row, np.broadcast_to(places, (*by_row.shape[:-1], places.shape[1])), axis=-1)
 
 
 def position_to_content(k: Array, rows: Array, places: Array, scale: float) -> Array:

@@ -84,8 +84,8 @@ class Panels(NamedTuple):
         """Return the panels of some outputs; None unless the outputs begin and end with a panel."""
         if outputs.start % PANEL or outputs.stop % PANEL:
             return None
-        some = slice(outputs.start // PANEL, outputs.stop // PANEL)
-        return Panels(tuple((inputs, each[some]) for inputs, each in self.pieces))
+        panel_range = slice(outputs.start // PANEL, outputs.stop // PANEL)
+        return Panels(tuple((inputs, panels[panel_range]) for inputs, panels in self.pieces))
 
     def linear(self, x: Array, bias: Array | None, out: Array) -> Array:
         """Compute `linear` of x (rows, in), into `out` (rows, out), FEW rows at a time. A single row has other bits."""
@@ -93,13 +93,15 @@ class Panels(NamedTuple):
         for inputs, panels in self.pieces:
             y = np.empty_like(out) if inputs.start else out
             if whole:
-                pieces = x[:whole].reshape(-1, FEW, x.shape[1])[..., inputs]
+                row_groups = x[:whole].reshape(-1, FEW, x.shape[1])[..., inputs]
                 np.matmul(
-                    pieces, panels[:, None], out=y[:whole].reshape(-1, FEW, len(panels), PANEL).transpose(2, 0, 1, 3)
+                    row_groups,
+                    panels[:, None],
+                    out=y[:whole].reshape(-1, FEW, len(panels), PANEL).transpose(2, 0, 1, 3),
                 )
             if whole < len(x):
-                rest = y[whole:].reshape(len(x) - whole, len(panels), PANEL)
-                np.matmul(x[whole:, inputs], panels, out=rest.swapaxes(0, 1))
+                last_rows = y[whole:].reshape(len(x) - whole, len(panels), PANEL)
+                np.matmul(x[whole:, inputs], panels, out=last_rows.swapaxes(0, 1))
             if inputs.start:
                 out += y
         return out if bias is None else np.add(out, bias, out=out)
@@ -111,20 +113,20 @@ def steady_linear(x: Array, weight: Array, bias: Array | None, rows: int, column
     With some kernels of BLAS no row then changes a bit of another row: see `threads.kernels`.
     """
     count, outputs = len(x), len(weight)
-    filled = np.concatenate([x, np.repeat(x[:1], -count % rows, axis=0)])
+    padded = np.concatenate([x, np.repeat(x[:1], -count % rows, axis=0)])
     if outputs < OUTPUTS:
         weight = np.concatenate([weight, np.repeat(weight[:1], OUTPUTS - outputs, axis=0)])
-    y = np.ascontiguousarray(linear(filled, weight, columns=columns)[:count, :outputs])
+    y = np.ascontiguousarray(linear(padded, weight, columns=columns)[:count, :outputs])
     return y if bias is None else np.add(y, bias, out=y)
 
 
 def softmax(x: Array, out: Array | None = None) -> Array:
     """Compute `blocks.softmax`; `out` may be x."""
-    largest = x if x.shape[-1] <= HALVED else np.maximum.reduce(x, axis=-1, keepdims=True)
-    while (count := largest.shape[-1]) > 1:  # fewer and longer loops; the halves of an odd count share the middle
+    row_max = x if x.shape[-1] <= HALVED else np.maximum.reduce(x, axis=-1, keepdims=True)
+    while (count := row_max.shape[-1]) > 1:  # fewer and longer loops; the halves of an odd count share the middle
         half = (count + 1) // 2
-        largest = np.maximum(largest[..., :half], largest[..., count - half :])
-    y: Array = np.subtract(x, largest, out=out)
+        row_max = np.maximum(row_max[..., :half], row_max[..., count - half :])
+    y: Array = np.subtract(x, row_max, out=out)
     np.exp(y, out=y)
     # the sum of each row: faster than np.sum, and more exact in the memory order of `attention_scores`
     y /= np.matmul(y, np.ones((y.shape[-1], 1), y.dtype))
@@ -167,21 +169,21 @@ def attention_scores(q: Array, k: Array, scale: float, bias: Array | None = None
     return scores if bias is None else np.add(scores, bias, out=scores)
 
 
-def by_distance(of_each: Array, keys: int) -> Array:
+def by_distance(values: Array, keys: int) -> Array:
     """View a value per distance as a matrix of all pairs, without a copy.
 
-        scores[i, j] = of_each[i, j - i + rows - 1]
+        scores[i, j] = values[i, j - i + rows - 1]
 
-    of_each (..., rows, rows + keys - 1): each row has a number for each distance from 1 - rows to keys - 1, in this
+    values (..., rows, rows + keys - 1): each row has a number for each distance from 1 - rows to keys - 1, in this
     order -> (..., rows, keys).
 
     >>> by_distance(np.array([[10.0, 11.0, 12.0], [20.0, 21.0, 22.0]]), keys=2)  # distances -1, 0, 1
     array([[11., 12.],
            [20., 21.]])
     """
-    rows, (*more, down, right) = of_each.shape[-2], of_each.strides
+    rows, (*more, down, right) = values.shape[-2], values.strides
     return np.lib.stride_tricks.as_strided(
-        of_each[..., rows - 1 :], (*of_each.shape[:-1], keys), (*more, down - right, right), writeable=False
+        values[..., rows - 1 :], (*values.shape[:-1], keys), (*more, down - right, right), writeable=False
     )
 
 
@@ -244,8 +246,8 @@ def check_ids(ids: ArrayLike, rows: int, name: str = "ids", first: int = 0) -> A
         first = 0  # otherwise 2^64 - 1, which is -1 in int64, would pass as -1
     unsigned = (checked - first if first else checked).view(np.uint64)  # -1 is the largest number
     if unsigned.max() >= rows - first:
-        where = tuple(int(i) for i in np.argwhere((checked < first) | (checked >= rows))[0])
-        at = f"{name}[{', '.join(map(str, where))}]" if where else name
+        index = tuple(int(i) for i in np.argwhere((checked < first) | (checked >= rows))[0])
+        element = f"{name}[{', '.join(map(str, index))}]" if index else name
         hint = "; is this the right tokenizer?" if name.partition("[")[0] in ("ids", "input_ids") else ""
-        raise IndexError(f"{at} is {ids[where]}, but the table has rows {first}..{rows - 1}{hint}")
+        raise IndexError(f"{element} is {ids[index]}, but the table has rows {first}..{rows - 1}{hint}")
     return checked

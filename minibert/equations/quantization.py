@@ -150,28 +150,29 @@ def check_precision(precision: str) -> type[np.generic]:
 
 def _check_array(vectors: Array) -> None:
     if not isinstance(vectors, np.ndarray) or vectors.dtype.kind not in "fiub":
-        found = vectors.dtype if isinstance(vectors, np.ndarray) else type(vectors).__name__
+        found_type = vectors.dtype if isinstance(vectors, np.ndarray) else type(vectors).__name__
         raise TypeError(
-            f"vectors must be a NumPy array of numbers, (n, dim), found {found}; np.array makes one of lists"
+            f"vectors must be a NumPy array of numbers, (n, dim), found {found_type}; np.array makes one of lists"
         )
 
 
-def _check_finite(vectors: Array, what: str) -> None:
+def _check_finite(vectors: Array, subject: str) -> None:
     if not np.isfinite(vectors).all():
         row = int(np.isfinite(np.atleast_2d(vectors)).all(axis=-1).argmin())
-        raise ValueError(f"{what} finite numbers, but vectors[{row}] has NaN or infinity; leave it out")
+        raise ValueError(f"{subject} finite numbers, but vectors[{row}] has NaN or infinity; leave it out")
 
 
 def _low_and_steps(ranges: ArrayLike, dim: int) -> tuple[Array, Array]:
-    found = np.asarray(ranges)
-    if found.shape != (2, dim) or found.dtype.kind not in "fiu" or not np.isfinite(found).all():
-        raise ValueError(f"ranges must be (2, {dim}) finite numbers, found {found.dtype} of shape {found.shape}")
+    bounds = np.asarray(ranges)
+    if bounds.shape != (2, dim) or bounds.dtype.kind not in "fiu" or not np.isfinite(bounds).all():
+        raise ValueError(f"ranges must be (2, {dim}) finite numbers, found {bounds.dtype} of shape {bounds.shape}")
     with np.errstate(over="ignore", invalid="ignore"):
-        low, high = found.astype(np.float32)
+        low, high = bounds.astype(np.float32)
         steps = (high - low) / 255
     if (low > high).any():
         raise ValueError(f"ranges must have low <= high, found low > high in dimension {int((low > high).argmax())}")
     if not np.isfinite(steps).all():
-        at = int(np.isfinite(steps).argmin())
-        raise ValueError(f"ranges must have a width within float32, found {found[:, at].tolist()} in dimension {at}")
+        dimension = int(np.isfinite(steps).argmin())
+        ends = bounds[:, dimension].tolist()
+        raise ValueError(f"ranges must have a width within float32, found {ends} in dimension {dimension}")
     return low, np.where(steps == 0, np.float32(1), steps)

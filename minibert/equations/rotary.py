@@ -128,8 +128,8 @@ def rotate(x: Array, cos: Array, sin: Array, pairing: str = "halves") -> Array:
     if pairing not in ("halves", "neighbours"):
         raise ValueError(f"pairing must be 'halves' or 'neighbours', found {pairing!r}")
     if rotary_dim > x.shape[-1] or rotary_dim % 2 or sin.shape != cos.shape:
-        found = f"cos {cos.shape}, sin {sin.shape}, x {x.shape}"
-        raise ValueError(f"cos and sin must have one shape, an even width, at most as wide as x; found {found}")
+        shapes = f"cos {cos.shape}, sin {sin.shape}, x {x.shape}"
+        raise ValueError(f"cos and sin must have one shape, an even width, at most as wide as x; found {shapes}")
     n = rotary_dim // 2
     halves = slice(0, n), slice(n, rotary_dim)
     first, second = halves if pairing == "halves" else (slice(0, rotary_dim, 2), slice(1, rotary_dim, 2))

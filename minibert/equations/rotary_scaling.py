@@ -173,8 +173,8 @@ def llama3_frequencies(
     """
     _check(factor=factor, low_freq_factor=low_freq_factor, original_length=original_length)
     if not low_freq_factor < high_freq_factor < math.inf:
-        found = f"low_freq_factor={low_freq_factor}, high_freq_factor={high_freq_factor}"
-        raise ValueError(f"high_freq_factor must be above low_freq_factor; found {found}")
+        factors = f"low_freq_factor={low_freq_factor}, high_freq_factor={high_freq_factor}"
+        raise ValueError(f"high_freq_factor must be above low_freq_factor; found {factors}")
     frequencies = frequencies.astype(np.float32)
     wavelength = np.float32(1) / frequencies * np.float32(2 * math.pi)  # as torch: multiply by the reciprocal
     long = wavelength > np.float32(original_length / low_freq_factor)

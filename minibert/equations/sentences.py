@@ -158,8 +158,8 @@ def normalized(vectors: Array) -> Array:
         squares = np.vecdot(vectors, vectors)
     if vectors.itemsize > 2 and squares.min(initial=1) >= 1e-20 and squares.max(initial=1) <= 1e20:
         return np.asarray(vectors / np.sqrt(squares)[..., None])
-    largest = np.maximum(vectors.max(-1, keepdims=True, initial=0), -vectors.min(-1, keepdims=True, initial=0))
-    exponent = np.frexp(np.where(np.isfinite(largest), largest, 1))[1]
+    size = np.maximum(vectors.max(-1, keepdims=True, initial=0), -vectors.min(-1, keepdims=True, initial=0))
+    exponent = np.frexp(np.where(np.isfinite(size), size, 1))[1]
     y = np.ldexp(vectors, -exponent)
     length = np.sqrt(np.vecdot(y, y))[..., None]
     with np.errstate(invalid="ignore"):  # infinity divided by infinity
@@ -254,8 +254,8 @@ def maxsim(query: Array, tokens: Array, counts: Array) -> Array:
     y = np.full(len(counts), EMPTY, products.dtype)
     full = np.flatnonzero(counts)
     if len(full):
-        largest = np.maximum.reduceat(products, (np.cumsum(counts) - counts)[full], axis=1)
-        y[full] = np.add.reduce(largest, axis=0)
+        best_products = np.maximum.reduceat(products, (np.cumsum(counts) - counts)[full], axis=1)
+        y[full] = np.add.reduce(best_products, axis=0)
     return y
 
 

@@ -66,8 +66,8 @@ def similarities_to(vector: Array, blocks: Iterable[Array]) -> Array:
     """
     unit = _unit_rows(np.asarray(vector, np.float64))
     # one dot product for each row: a matrix product can give equal rows results that differ in the last bit
-    found = [np.vecdot(_unit_rows(np.asarray(block, np.float64)), unit) for block in blocks]
-    similarities: Array = np.clip(np.concatenate([np.empty(0), *found]), -1.0, 1.0)
+    cosines = [np.vecdot(_unit_rows(np.asarray(block, np.float64)), unit) for block in blocks]
+    similarities: Array = np.clip(np.concatenate([np.empty(0), *cosines]), -1.0, 1.0)
     return similarities
 
 
@@ -106,9 +106,9 @@ def top_indices(scores: Array, k: int) -> Array:
     falling = -scores if scores.dtype.kind == "f" else ~scores  # -x of an unsigned number wraps
     if scores.shape[1] <= 2 * k:
         return np.argsort(falling, axis=1, kind="stable")[:, :k]
-    found = np.empty((len(scores), k), np.int64)
+    indices = np.empty((len(scores), k), np.int64)
     for i, row in enumerate(falling):
         last = np.partition(row, k - 1)[k - 1]  # sorting all would take longer than comparing
         some = np.flatnonzero(~(row > last))  # all of them if it is NaN
-        found[i] = some[np.argsort(row[some], kind="stable")[:k]]
-    return found
+        indices[i] = some[np.argsort(row[some], kind="stable")[:k]]
+    return indices
