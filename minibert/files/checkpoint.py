@@ -280,8 +280,8 @@ def open_folder(folder: str, mmap: bool = True) -> Checkpoint:
         raise CheckpointError(f"{folder}: no such folder; expected one with {SINGLE}, fetch it beside the other files")
     names = sorted([*os.listdir(folder), *glob("onnx/*", root_dir=folder)])
     other, advice = advice_for(names)
-    found = f"only {', '.join((other or names)[:8])}" if names else "an empty folder"
-    raise CheckpointError(f"{folder} has no {SINGLE} and no {INDEX}; found {found}{advice}")
+    contents = f"only {', '.join((other or names)[:8])}" if names else "an empty folder"
+    raise CheckpointError(f"{folder} has no {SINGLE} and no {INDEX}; found {contents}{advice}")
 
 
 def advice_for(names: Iterable[str]) -> tuple[list[str], str]:

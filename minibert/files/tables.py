@@ -178,9 +178,9 @@ class StoredTable(Table):
         """Whether the file holds the numbers in the computed dtype, aligned: then nothing is copied or converted."""
         return self._same and self._aligned
 
-    def part(self, *where: slice) -> StoredTable:
+    def part(self, *slices: slice) -> StoredTable:
         """Return some rows, or some rows and columns, as a table; nothing is copied."""
-        return StoredTable(self._raw[where], self.stored, self.dtype)
+        return StoredTable(self._raw[slices], self.stored, self.dtype)
 
 
 class FoldedTable(Table):
@@ -201,12 +201,12 @@ class FoldedTable(Table):
         return rows if self._weights is None else np.multiply(rows, self._weights[ids][..., None], out=out)
 
     def expect(self, ids: Iterable[ArrayLike]) -> None:
-        self.table.expect(ids if self._mapping is None else (self._mapping[some] for some in map(np.asarray, ids)))
+        self.table.expect(ids if self._mapping is None else (self._mapping[part] for part in map(np.asarray, ids)))
 
     def array(self) -> Array:
-        found = self.rows(slice(None))
-        found.flags.writeable = False
-        return found
+        rows = self.rows(slice(None))
+        rows.flags.writeable = False
+        return rows
 
 
 class ScratchBuffer:
@@ -242,20 +242,20 @@ def column_major(weight: Weight) -> Weight:
 
 def map_of(array: Array) -> mmap.mmap | None:
     """Return the mapped file that holds an array's numbers, or None."""
-    place: object = array
-    while isinstance(place, np.ndarray):
-        place = place.base
-    return place if isinstance(place, mmap.mmap) else None
+    mapped: object = array
+    while isinstance(mapped, np.ndarray):
+        mapped = mapped.base
+    return mapped if isinstance(mapped, mmap.mmap) else None
 
 
 def forget(array: Array) -> None:
     """Drop a mapped array's pages from this process's memory, once its numbers are copied: the file keeps them."""
-    place = map_of(array)
-    if place is not None and hasattr(place, "madvise"):
-        start = array.ctypes.data - np.frombuffer(place, np.uint8).ctypes.data
-        stop = min(-(-(start + array.nbytes) // AROUND) * AROUND, len(place))
+    mapped = map_of(array)
+    if mapped is not None and hasattr(mapped, "madvise"):
+        start = array.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
+        stop = min(-(-(start + array.nbytes) // AROUND) * AROUND, len(mapped))
         start -= start % AROUND
-        place.madvise(mmap.MADV_DONTNEED, start, stop - start)
+        mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
 
 def as_table(array: Array) -> StoredTable:

@@ -101,8 +101,8 @@ class Tokenizer:
 
     def id_of(self, token: str) -> int | None:
         """Return the id of a token as the vocabulary writes it, "##ing" or "Ġdog"; None for an unknown token."""
-        found: int | None = self._tokenizer.token_to_id(token)
-        return found
+        token_id: int | None = self._tokenizer.token_to_id(token)
+        return token_id
 
     def names(self) -> dict[int, str]:
         """Return each id's token, without special and unused tokens, which are never text."""
@@ -140,7 +140,7 @@ class Tokenizer:
         if pairs is not None and len(pairs) != len(firsts):
             raise ValueError(f"text_pair must have one text for each of the {len(firsts)} texts, found {len(pairs)}")
         encodings, typed = self._encoded(firsts, pairs, start, self._encode_batch, file_types)
-        return [self._fit(each, i, typed, truncation, max_length) for i, each in enumerate(encodings, start)]
+        return [self._fit(encoding, i, typed, truncation, max_length) for i, encoding in enumerate(encodings, start)]
 
     def _encoded(
         self, firsts: Sequence[str], pairs: Sequence[str] | None, start: int, split: Callable[[list[Any]], Any],
@@ -190,10 +190,10 @@ class Tokenizer:
         """Return which tokens of an encoding stay when it is truncated to `max_length`: (tokens,) of bool."""
         segment = np.array([-1 if number is None else number for number in encoding.sequence_ids])
         first, second = (int(np.count_nonzero(segment == number)) for number in (0, 1))
-        special = len(segment) - first - second
-        if special > max_length:
-            raise ValueError(f"max_length {max_length} has no room for the {special} special tokens of this model")
-        room = longest_first(first, second, max_length - special)
+        specials = len(segment) - first - second
+        if specials > max_length:
+            raise ValueError(f"max_length {max_length} has no room for the {specials} special tokens of this model")
+        room = longest_first(first, second, max_length - specials)
         keep: Array = segment == -1
         for number in (0, 1):
             here = segment == number
@@ -235,11 +235,11 @@ class Tokenizer:
         }
         for i, row in enumerate(encoded):
             length = len(row.input_ids)
-            where = slice(0, length) if padding == "right" else slice(shape[1] - length, shape[1])
-            batch["input_ids"][i, where] = row.input_ids
-            batch["attention_mask"][i, where] = 1
+            columns = slice(0, length) if padding == "right" else slice(shape[1] - length, shape[1])
+            batch["input_ids"][i, columns] = row.input_ids
+            batch["attention_mask"][i, columns] = 1
             if row.token_type_ids is not None:
-                batch["token_type_ids"][i, where] = row.token_type_ids
+                batch["token_type_ids"][i, columns] = row.token_type_ids
         return batch
 
     def without_special_tokens(self) -> Tokenizer:
@@ -263,14 +263,14 @@ class Tokenizer:
 
         If a prefix is not in the vocabulary, its first word is used; if that word is not either, it stays text.
         """
-        parts = [next((part for part in (each, *each.split()[:1]) if self.id_of(part) is not None), "")
-                 for each in prefixes]  # fmt: skip
+        parts = [next((part for part in (prefix, *prefix.split()[:1]) if self.id_of(part) is not None), "")
+                 for prefix in prefixes]  # fmt: skip
         whole = {part: self.id_of(part) for part in parts if part.strip() and self.pieces(part) != [self.id_of(part)]}
         flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 
         def change(rules: dict[str, Any]) -> None:
-            others = [token for token in rules["added_tokens"] if token["content"] not in whole]
-            rules["added_tokens"] = others + [{"id": i, "content": part, **flags} for part, i in whole.items()]
+            other_tokens = [token for token in rules["added_tokens"] if token["content"] not in whole]
+            rules["added_tokens"] = other_tokens + [{"id": i, "content": part, **flags} for part, i in whole.items()]
 
         return self.changed(change) if whole else self
 
@@ -287,11 +287,11 @@ class Tokenizer:
         from hashlib import sha256  # here: OpenSSL takes time to load, and no vector needs it
 
         rules = json.loads(self.rules())
-        pieces, merges = (rules["model"].pop(name, ()) for name in ("vocab", "merges"))
-        pieces = sorted(pieces.items(), key=itemgetter(1)) if isinstance(pieces, dict) else pieces
+        vocabulary, merges = (rules["model"].pop(name, ()) for name in ("vocab", "merges"))
+        vocabulary = sorted(vocabulary.items(), key=itemgetter(1)) if isinstance(vocabulary, dict) else vocabulary
         del rules["version"], rules["decoder"]
-        others = self.truncates_left, self._typed, self.pads_left, self._tokenizer.encode_special_tokens
-        text = json.dumps(_set(rules), sort_keys=True) + json.dumps([pieces, merges, others])
+        settings = self.truncates_left, self._typed, self.pads_left, self._tokenizer.encode_special_tokens
+        text = json.dumps(_without_empty(rules), sort_keys=True) + json.dumps([vocabulary, merges, settings])
         return sha256(text.encode()).hexdigest()
 
     def changed(self, change: Callable[[dict[str, Any]], None]) -> Tokenizer:
@@ -299,10 +299,10 @@ class Tokenizer:
         from tokenizers import Tokenizer as Reader
 
         rules = json.loads(self.rules())
-        settings = dict(rules["model"])
+        model = dict(rules["model"])
         change(rules)
         reader = Reader.from_str(json.dumps(rules))
-        if rules["model"] == settings:
+        if rules["model"] == model:
             reader.model = self._tokenizer.model  # the library would read its scores less exactly from JSON
         reader.encode_special_tokens = self._tokenizer.encode_special_tokens  # not part of tokenizer.json
         return Tokenizer(reader, self.pad_id, self._file, self.truncates_left, self.named, self._typed, self.pads_left)
@@ -327,11 +327,11 @@ class Tokenizer:
         return token
 
 
-def _set(rules: Any) -> Any:
+def _without_empty(rules: Any) -> Any:
     """Return rules without entries that are null, false or empty."""
     if isinstance(rules, dict):
-        return {name: _set(value) for name, value in rules.items() if value or type(value) in (int, float)}
-    return [_set(value) for value in rules] if isinstance(rules, list) else rules
+        return {name: _without_empty(value) for name, value in rules.items() if value or type(value) in (int, float)}
+    return [_without_empty(value) for value in rules] if isinstance(rules, list) else rules
 
 
 def longest_first(first: int, second: int, limit: int) -> tuple[int, int]:

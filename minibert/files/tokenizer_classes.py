@@ -52,7 +52,7 @@ class TokenizerClass(NamedTuple):
     """One class: its rules and its template (None: the file's), its named tokens.
 
     kind: the algorithm by the library's name; "" for any. older: the file that is read if there is no tokenizer.json.
-    of: the family that published such files. unknown: the row of Unigram's unknown letters, or the named token with
+    maker: the family that published such files. unknown: the row of Unigram's unknown letters, or the named token with
     this row. takes_left: the mask includes the space before it. keeps: a template of the file stays. plain: flags of
     named tokens in the file are ignored. types: the model gets token_type_ids. pads: the side of padding. The settings
     override `types` and `pads`.
@@ -63,7 +63,7 @@ class TokenizerClass(NamedTuple):
     tokens: Mapping[str, str]
     kind: str = "BPE"
     older: str = ""
-    of: str = ""
+    maker: str = ""
     unknown: int | str | None = None
     takes_left: bool = False
     keeps: bool = False
@@ -174,14 +174,16 @@ def _bpe(ending: str | None = "", unknown: str | None = None) -> dict[str, Any]:
 
 def _spaces(lib: Any, scheme: str) -> tuple[Any, Any]:
     """Return the step that writes the space before each word as a letter, and the decoder that reverses it."""
-    how = {"replacement": SPACE, "prepend_scheme": scheme}
-    return lib.pre_tokenizers.Metaspace(**how), lib.decoders.Metaspace(**how)
+    options = {"replacement": SPACE, "prepend_scheme": scheme}
+    return lib.pre_tokenizers.Metaspace(**options), lib.decoders.Metaspace(**options)
 
 
 def _words(lib: Any, normalizer: Any, scheme: str = "always") -> Rules:
     """Split at white space."""
-    spelled, decoder = _spaces(lib, scheme)
-    return Rules(normalizer, lib.pre_tokenizers.Sequence([lib.pre_tokenizers.WhitespaceSplit(), spelled]), {}, decoder)
+    metaspace, decoder = _spaces(lib, scheme)
+    return Rules(
+        normalizer, lib.pre_tokenizers.Sequence([lib.pre_tokenizers.WhitespaceSplit(), metaspace]), {}, decoder
+    )
 
 
 def _unigram(lib: Any, settings: Settings) -> Rules:
@@ -211,16 +213,16 @@ def _deberta_v2(lib: Any, settings: Settings) -> Rules:
     steps = [change.Lowercase()] if settings.flag("do_lower_case", False) else []
     steps += [change.Replace(lib.Regex(r"\s{2,}|[\n\r\t]"), " "), change.NFC(), change.Strip(left=False, right=True)]
     splits = [split.Punctuation(behavior="isolated")] if settings.flag("split_by_punct", False) else []
-    spelled, decoder = _spaces(lib, "always" if settings.flag("add_prefix_space", True) else "first")
-    return Rules(change.Sequence(steps), split.Sequence([*splits, spelled]), decoder=decoder)
+    metaspace, decoder = _spaces(lib, "always" if settings.flag("add_prefix_space", True) else "first")
+    return Rules(change.Sequence(steps), split.Sequence([*splits, metaspace]), decoder=decoder)
 
 
 def _pegasus(lib: Any, settings: Settings) -> Rules:
     change = lib.normalizers
     first = change.Replace(lib.Regex(r"\n"), " ") if settings.charsmap is None else settings.charsmap
     normalizer = change.Sequence([first, change.Replace(lib.Regex(r" {2,}"), " ")])
-    spelled, decoder = _spaces(lib, "always")
-    return Rules(normalizer, spelled, decoder=decoder)
+    metaspace, decoder = _spaces(lib, "always")
+    return Rules(normalizer, metaspace, decoder=decoder)
 
 
 _BERT = TokenizerClass(_bert, BERT_TEMPLATE, BERT_TOKENS, "WordPiece", "vocab.txt", "BERT", types=True)

@@ -78,8 +78,8 @@ def open_tokenizer(
                 raise TokenizerError(f"{where} has no tokenizer: expected {expected}; pass ids, or {CONVERT}")
         reader.encode_special_tokens = config.get("split_special_tokens") is True
         named = {key.removesuffix("_token"): token.content for key, token in _named_tokens(class_, config).items()}
-        truncates, pads = _is_left(config, "truncation_side"), _is_left(config, "padding_side", class_.pads)
-        return Tokenizer(reader, pad_id, str(path), truncates, named, _typed(class_, config), pads)
+        truncates_left, pads_left = _is_left(config, "truncation_side"), _is_left(config, "padding_side", class_.pads)
+        return Tokenizer(reader, pad_id, str(path), truncates_left, named, _typed(class_, config), pads_left)
     except _UnfitError as error:
         raise TokenizerError(f"{where}: {error}") from None
     except MinibertError:
@@ -103,8 +103,8 @@ def open_without_special_tokens(find: Find, where: str) -> Tokenizer:
         raise
     except Exception as error:  # noqa: BLE001  the library's Rust core raises bare Exception
         raise TokenizerError(f"{path}: unreadable tokenizer file ({error}); fetch it again") from None
-    left = (reader.truncation or {}).get("direction") == "left"
-    return Tokenizer(reader, None, str(path), left).without_special_tokens()
+    truncates_left = (reader.truncation or {}).get("direction") == "left"
+    return Tokenizer(reader, None, str(path), truncates_left).without_special_tokens()
 
 
 def _mentions(path: FileName, word: bytes) -> bool:
@@ -115,7 +115,7 @@ def _mentions(path: FileName, word: bytes) -> bool:
 def _from_json(path: FileName, class_: TokenizerClass, config: Json, find: Find, declared: bool) -> Any:
     from tokenizers import Tokenizer as Reader
 
-    stored, pieces = _stored(path, class_)
+    stored, pieces = _read_stored(path, class_)
     kind = type(stored.model).__name__
     if class_.kind not in ("", kind):
         if declared:
@@ -139,7 +139,7 @@ def _from_json(path: FileName, class_: TokenizerClass, config: Json, find: Find,
     return reader
 
 
-def _stored(path: FileName, class_: TokenizerClass) -> tuple[Any, list[tuple[str, float]] | None]:
+def _read_stored(path: FileName, class_: TokenizerClass) -> tuple[Any, list[tuple[str, float]] | None]:
     """Return the file's tokenizer; for a class of Unigram also its pieces, with scores read by Python's parser.
 
     transformers does the same. The library's parser reads many scores one unit in the last place off, and then it
@@ -147,13 +147,13 @@ def _stored(path: FileName, class_: TokenizerClass) -> tuple[Any, list[tuple[str
     """
     from tokenizers import Tokenizer as Reader
 
-    stored = read_object(path, TokenizerError) if class_.kind == "Unigram" else {}
-    model = stored.get("model")
+    rules = read_object(path, TokenizerError) if class_.kind == "Unigram" else {}
+    model = rules.get("model")
     if not isinstance(model, dict) or model.get("type", "Unigram") != "Unigram" or not isinstance(model["vocab"], list):
         return Reader.from_file(str(path)), None
     pieces = [(token, score) for token, score in model["vocab"]]
-    stored["model"] = {"type": "Unigram", "vocab": [[NO_LETTER, 0.0]], "unk_id": 0}
-    return Reader.from_str(json.dumps(stored)), pieces
+    rules["model"] = {"type": "Unigram", "vocab": [[NO_LETTER, 0.0]], "unk_id": 0}
+    return Reader.from_str(json.dumps(rules)), pieces
 
 
 def _from_older(path: FileName, class_: TokenizerClass, config: Json, find: Find, where: str) -> Any:
@@ -172,7 +172,7 @@ def _from_older(path: FileName, class_: TokenizerClass, config: Json, find: Find
     needed += ["bos"] if config.get("add_bos_token") and settings.token("bos") else []
     for token in map(settings.token, needed):
         if reader.token_to_id(token) is None:
-            raise TokenizerError(f"{path}: no token {token!r}, which every text needs; is this {class_.of}'s file?")
+            raise TokenizerError(f"{path}: no token {token!r}, which every text needs; is this {class_.maker}'s file?")
     _apply(reader, class_, settings)
     _add_tokens(reader, class_, config, find, {})
     _put_template(reader, class_, config, older=True)
@@ -251,11 +251,11 @@ def _apply(reader: Any, class_: TokenizerClass, settings: Settings) -> None:
     reader.normalizer, reader.pre_tokenizer, reader.decoder = rules.normalizer, rules.splitting, rules.decoder
 
 
-def _add_tokens(reader: Any, class_: TokenizerClass, config: Json, find: Find, stored: Mapping[int, Any]) -> None:
+def _add_tokens(reader: Any, class_: TokenizerClass, config: Json, find: Find, file_tokens: Mapping[int, Any]) -> None:
     """Add the tokens that are found in a text before it is split, in the order of their rows."""
     from tokenizers import AddedToken
 
-    listed = _listed_tokens(config, find, stored)
+    listed = _listed_tokens(config, find, file_tokens)
     by_content = {token.content: token for token in listed.values()}
     adding = [token for _, token in sorted(listed.items())]
     named = {token.content: by_content.get(token.content, token) for token in _named_tokens(class_, config).values()}
@@ -268,7 +268,7 @@ def _add_tokens(reader: Any, class_: TokenizerClass, config: Json, find: Find, s
         reader.add_tokens([AddedToken(content, special=True) for content in named])
 
 
-def _listed_tokens(config: Json, find: Find, stored: Mapping[int, Any]) -> dict[int, Any]:
+def _listed_tokens(config: Json, find: Find, file_tokens: Mapping[int, Any]) -> dict[int, Any]:
     from tokenizers import AddedToken
 
     listed = config.get("added_tokens_decoder")
@@ -283,7 +283,7 @@ def _listed_tokens(config: Json, find: Find, stored: Mapping[int, Any]) -> dict[
         if type(i) is not int:
             raise _UnfitError(f"added_tokens.json: {content!r} must have an id, found {i!r:.40}")
         tokens[i] = AddedToken(content, normalized=content not in names, special=content in names)
-    return {**tokens, **stored}
+    return {**tokens, **file_tokens}
 
 
 def _flags(token: Json) -> Json:
@@ -385,16 +385,16 @@ def static_tokenizer(old: Tokenizer) -> StaticTokenizer:
     tokens = sorted(vocabulary.keys() - dropped, key=vocabulary.__getitem__)
     if not tokens:
         raise TokenizerError("the tokenizer has no token but those that are added to it; there is nothing to distill")
-    new = {token: i for i, token in enumerate(tokens)}
+    new_ids = {token: i for i, token in enumerate(tokens)}
     if unigram:
         scores = dict(model["vocab"])
         model["vocab"] = [[token, scores.get(token, min(scores.values()))] for token in tokens]
-        model["unk_id"] = new.get(unknown)
+        model["unk_id"] = new_ids.get(unknown)
     else:
-        model["vocab"] = new
+        model["vocab"] = new_ids
     if kind == "BPE":
         model["merges"] = [pair for pair in model["merges"] if not {*pair, "".join(pair)} & dropped]
-    rules["added_tokens"] = [{**added[token], "id": new[token]} for token in tokens if token in added]
+    rules["added_tokens"] = [{**added[token], "id": new_ids[token]} for token in tokens if token in added]
     rules |= {
         "post_processor": None,
         "padding": None,

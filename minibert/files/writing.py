@@ -57,7 +57,7 @@ def write_output(path: FileName, *pieces: Content) -> None:
         if _direct(path):
             # opening stdout anew would begin at its first byte, and truncate the file that `>>` appends to
             with open(os.dup(STDOUT) if is_stdout(path) else path, "wb") as file:
-                file.writelines(_each(pieces))
+                file.writelines(_single_pieces(pieces))
         else:
             mode = None
             with suppress(FileNotFoundError):
@@ -74,7 +74,7 @@ def atomic_write(path: FileName, *pieces: Content, mode: int | None = None) -> N
     Raises ValueError for a file of a model that was opened here, OSError that names `path`.
     """
     with atomic_file(path, mode) as file:
-        file.writelines(_each(pieces))
+        file.writelines(_single_pieces(pieces))
 
 
 @contextmanager
@@ -149,7 +149,7 @@ def naming(path: FileName) -> Iterator[None]:
         raise OSError(error.errno, os.strerror(error.errno), os.fspath(path)) from None
 
 
-def _each(pieces: Iterable[Content]) -> Iterator[Content]:
+def _single_pieces(pieces: Iterable[Content]) -> Iterator[Content]:
     for piece in pieces:
         yield from piece if isinstance(piece, Iterator) else (piece,)
 
