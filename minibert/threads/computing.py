@@ -58,8 +58,8 @@ def cores() -> int:
     set_outside = os.environ.get(OURS)
     if set_outside:
         if not (number := _number(set_outside)):
-            found = repr(set_outside[:DIGITS]) + "..." * (len(set_outside) > DIGITS)
-            raise ValueError(f"the variable {OURS} must be an integer >= 1, found {found}; or unset it")
+            shown = repr(set_outside[:DIGITS]) + "..." * (len(set_outside) > DIGITS)
+            raise ValueError(f"the variable {OURS} must be an integer >= 1, found {shown}; or unset it")
         return number
     return min(blas_takes(), quota())
 
@@ -165,10 +165,10 @@ def libraries() -> tuple[Any, ...]:
     """
     from threadpoolctl import ThreadpoolController
 
-    controllers = [each for each in ThreadpoolController().lib_controllers if each.user_api == "blas"]
+    controllers = [library for library in ThreadpoolController().lib_controllers if library.user_api == "blas"]
     # NumPy's wheels bring their own BLAS; leave that of other libraries alone
-    bundled = [each for each in controllers if "numpy" in each.filepath] or controllers
-    openmp = any(each.internal_api == "openblas" and each.threading_layer == "openmp" for each in bundled)
+    bundled = [library for library in controllers if "numpy" in library.filepath] or controllers
+    openmp = any(library.internal_api == "openblas" and library.threading_layer == "openmp" for library in bundled)
     return () if openmp else tuple(bundled)
 
 
@@ -178,7 +178,7 @@ class _Work:
     def __init__(self) -> None:
         # also held during a fork: otherwise a child could find threadpoolctl's lock closed for ever
         self.lock = RLock()
-        self.taken: dict[int, Blas] = {}  # computing threads
+        self.slots: dict[int, Blas] = {}  # computing threads
         self.waiting: list[SimpleQueue[None]] = []  # one for each waiting thread; no Condition: see pool.py
         self._before: list[int] | None = None  # the thread count of each BLAS before it was held
 
@@ -186,8 +186,8 @@ class _Work:
         """Wait until fewer than `most` threads compute, then take a slot for this thread."""
         while True:
             with self.lock:
-                if len(self.taken) < most:
-                    self.taken[get_ident()] = blas
+                if len(self.slots) < most:
+                    self.slots[get_ident()] = blas
                     self._hold()
                     return
                 turn: SimpleQueue[None] = SimpleQueue()
@@ -197,7 +197,7 @@ class _Work:
     def leave(self) -> None:
         """Return this thread's slot, if it has one."""
         with self.lock:
-            self.taken.pop(get_ident(), None)
+            self.slots.pop(get_ident(), None)
             for turn in self.waiting:
                 turn.put(None)
             self.waiting.clear()
@@ -207,21 +207,21 @@ class _Work:
 
     def _hold(self) -> None:
         """Hold BLAS to one thread for the threads that compute, or restore its thread count after the last one."""
-        needs = [blas for blas in self.taken.values() if blas != "small"]
+        needs = [blas for blas in self.slots.values() if blas != "small"]
         free = self._before is None
         if free and (len(needs) > 1 or "held" in needs):
-            self._before = [each.num_threads for each in libraries()]
+            self._before = [library.num_threads for library in libraries()]
             numbers = [1] * len(self._before)
         elif self._before is not None and not needs:
             numbers = self._before
         else:
             return
-        for each, number in zip(libraries(), numbers, strict=True):
+        for library, number in zip(libraries(), numbers, strict=True):
             # threadpoolctl lets only the first thread set the count, while it lives. But another thread may end last,
             # and our caller may want to set the count afterwards
-            clear = getattr(each, "clear_controlling_thread", lambda force: None)
+            clear = getattr(library, "clear_controlling_thread", lambda force: None)
             clear(force=True)
-            each.set_num_threads(number)
+            library.set_num_threads(number)
             clear(force=True)
         if not free:
             self._before = None
@@ -271,9 +271,9 @@ _policy = BlasPolicy()
 def _in_child() -> None:
     """In a forked child the other threads are gone: drop their slots, and restore BLAS's thread count for them."""
     global _work
-    left, _work = _work, _Work()
-    left.taken.clear()
-    left.leave()
+    parent, _work = _work, _Work()
+    parent.slots.clear()
+    parent.leave()
 
 
 if hasattr(os, "register_at_fork"):
@@ -285,7 +285,7 @@ if hasattr(os, "register_at_fork"):
 def spreads(threads: int | None) -> bool:
     """Return whether a single tile leaves BLAS its own threads: see `BlasPolicy`."""
     count = cores() if threads is None else threads
-    return threads != 1 and blas_takes() <= count and not _work.taken and _policy.pays()
+    return threads != 1 and blas_takes() <= count and not _work.slots and _policy.pays()
 
 
 def compute(
@@ -301,16 +301,16 @@ def compute(
 
     Raises the errors of `work` and of `cores`.
     """
-    waiting = list(tiles)
+    all_tiles = list(tiles)
     count = cores() if threads is None else threads
-    if get_ident() in _work.taken:
-        for tile in waiting:
+    if get_ident() in _work.slots:
+        for tile in all_tiles:
             work(tile)
         return
-    need = blas or ("own" if len(waiting) == 1 and spreads(threads) else "held")
-    most = max(count, cores()) if _work.taken else count  # no other call: no need to count the cores
+    need = blas or ("own" if len(all_tiles) == 1 and spreads(threads) else "held")
+    most = max(count, cores()) if _work.slots else count  # no other call: no need to count the cores
 
-    def one(tile: K) -> None:
+    def compute_tile(tile: K) -> None:
         try:
             try:
                 _work.enter(most, need)
@@ -322,12 +322,12 @@ def compute(
             _work.leave()  # once more: Ctrl-C may have interrupted the first call
 
     # with many callers, start no more threads once enough of them wait
-    helpers = min(count, len(waiting), MOST_THREADS - len(_work.waiting))
+    helpers = min(count, len(all_tiles), MOST_THREADS - len(_work.waiting))
     if helpers > 1 and libraries():
-        parallel_for(one, waiting, helpers)
+        parallel_for(compute_tile, all_tiles, helpers)
         return
-    for tile in waiting:
-        one(tile)
+    for tile in all_tiles:
+        compute_tile(tile)
 
 
 def on_one_thread(work: Callable[P, T]) -> Callable[P, T]:

@@ -101,7 +101,7 @@ KERNELS = (
 def kernel() -> Kernel:
     """Return the kernel of this process."""
     name = _name()
-    return next((each for each in KERNELS if each.name == name), Kernel(name, Rows(columns=256), None))
+    return next((known for known in KERNELS if known.name == name), Kernel(name, Rows(columns=256), None))
 
 
 def _name() -> str:
@@ -115,7 +115,7 @@ def _name() -> str:
             continue
         corename.restype = ctypes.c_char_p
         return str(corename().decode())
-    return next((each.architecture for each in libraries() if hasattr(each, "architecture")), "unknown")
+    return next((library.architecture for library in libraries() if hasattr(library, "architecture")), "unknown")
 
 
 Shape = tuple[int, int, bool]  # outputs and width of a weight, and whether it is stored as (width, outputs)
@@ -130,7 +130,7 @@ def rows_for(dtype: np.dtype[Any], same_bits: bool) -> Rows:
     if not same_bits:
         return current.usual
     if current.same is None or not (dtype == np.float32 or current.always):
-        of = "" if current.same is None else f" in {dtype}"
-        why = f"with the kernel {current.name!r} of NumPy's BLAS{of} {DIFFERENT}"
-        raise ValueError(f"same_bits=True cannot be kept here: {why}; leave same_bits out")
+        in_format = "" if current.same is None else f" in {dtype}"
+        reason = f"with the kernel {current.name!r} of NumPy's BLAS{in_format} {DIFFERENT}"
+        raise ValueError(f"same_bits=True cannot be kept here: {reason}; leave same_bits out")
     return current.same

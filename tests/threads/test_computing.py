@@ -192,7 +192,7 @@ def test_the_last_to_end_gives_it_back_though_another_thread_has_held_it(blas: B
 
         def last(_: int) -> None:
             ends.set()
-            while len(computing._work.taken) > 1:
+            while len(computing._work.slots) > 1:
                 time.sleep(0.001)
             assert blas.num_threads == 1
 
@@ -281,7 +281,7 @@ def test_ctrl_c_at_any_step(name: str, blas: Blas, monkeypatch: pytest.MonkeyPat
         for end in ends:
             assert end.acquire(timeout=CHILD_SECONDS), f"a thread goes on after step {step}"
         ends.clear()
-        assert (blas.num_threads, computing._work.taken, unraisable) == (8, {}, []), f"step {step}"
+        assert (blas.num_threads, computing._work.slots, unraisable) == (8, {}, []), f"step {step}"
         assert called(name) == [*range(6)]
     # a step that a call with fewer waits does not have is not reached
     assert pressed == count if name == "one tile" else pressed > EACH // 2
@@ -295,7 +295,7 @@ def test_ctrl_c_while_a_slot_is_waited_for(blas: Blas, monkeypatch: pytest.Monke
             meanwhile.setattr(computing, "SimpleQueue", lambda: turn)
             with pytest.raises(KeyboardInterrupt):
                 compute(lambda _: pytest.fail("there was no slot for it"), [0], 1)
-        assert len(computing._work.taken) == 1
+        assert len(computing._work.slots) == 1
     assert numbers_in_tiles(blas, threads=1) == [1]
 
 
@@ -487,7 +487,7 @@ def test_what_comes_after_pooling_is_computed_with_its_tile() -> None:
         whole, pool = pipeline.all(TEXTS), pipeline.pool
 
         def watched(*given: Any) -> Any:
-            seen.append(len(computing._work.taken))
+            seen.append(len(computing._work.slots))
             return pool(*given)
 
         with mock.patch.object(pipeline, "pool", watched):
@@ -499,9 +499,9 @@ def test_a_dropped_stream_holds_nothing() -> None:
     with minibert.load_encoder(MODEL) as encoder:
         stream = encoder.pipeline(threads=2).stream(chunked(TEXTS, 40))
         next(stream)
-        assert not computing._work.taken
+        assert not computing._work.slots
         del stream
-    assert not computing._work.taken
+    assert not computing._work.slots
 
 
 @pytest.mark.parametrize("command", ["encode", "similar", "bulk", "embed"])
