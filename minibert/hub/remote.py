@@ -47,18 +47,18 @@ class RemoteFile(SafetensorsFile):
         self._lock, self._requests = threading.Lock(), 0
         saved = self._saved()
         spans = saved or [(0, *files.part(name, (0, HEADER_GUESS)))]
-        self._size, where = spans[0][2], files.describe(name)
+        self._size, described = spans[0][2], files.describe(name)
         try:
             self._bytes = np.frombuffer(memory_map.mmap(-1, max(8, self._size)), np.uint8)
         except OSError as error:
-            raise CheckpointError(f"{where}: no room to map its {self._size:,} bytes ({error.strerror})") from None
+            raise CheckpointError(f"{described}: no room to map its {self._size:,} bytes ({error.strerror})") from None
         self._fetched = np.zeros(self._size // FETCH_BYTES + 1, np.bool_)
         for start, content, _ in spans:
             self._store(start, content)
         length = 8 + int.from_bytes(self._read(0, 8).tobytes(), "little")
         if not 8 < length <= min(MAX_HEADER, self._size):
-            raise CheckpointError(f"{where}: not a safetensors file, or an incomplete one; tell its authors")
-        self.tensors, self.metadata = parse_header(self._read(8, length).tobytes(), length, self._size, where)
+            raise CheckpointError(f"{described}: not a safetensors file, or an incomplete one; tell its authors")
+        self.tensors, self.metadata = parse_header(self._read(8, length).tobytes(), length, self._size, described)
         if not saved:
             self._save(0, spans[0][1])  # now that the header has confirmed the size
 
@@ -78,31 +78,32 @@ class RemoteFile(SafetensorsFile):
         table: the tensor to fetch whole if its rows need too many requests.
         """
         first, last = starts // FETCH_BYTES, (stops - 1) // FETCH_BYTES
-        every = np.minimum(first[:, None] + np.arange((last - first + 1).max(initial=0)), last[:, None])
-        if self._fetched[every].all():
+        blocks = np.minimum(first[:, None] + np.arange((last - first + 1).max(initial=0)), last[:, None])
+        if self._fetched[blocks].all():
             return
         from huggingface_hub.utils.tqdm import tqdm
 
         def fetch_run(run: Span) -> None:
             start, stop = run[0] * FETCH_BYTES, run[1] * FETCH_BYTES
             content, size = self._files.part(self._name, (start, stop))
-            wanted, found = (min(stop, self._size) - start, self._size), (len(content), size)
-            if found != wanted:  # missing bytes would be zeros
-                words = "{:,} bytes of a file of {:,}"
-                raise self._files.refusal(self._name, f"expected {words.format(*wanted)}, found {words.format(*found)}")
+            wanted, received = (min(stop, self._size) - start, self._size), (len(content), size)
+            if received != wanted:  # missing bytes would be zeros
+                template = "{:,} bytes of a file of {:,}"
+                wrong = f"expected {template.format(*wanted)}, found {template.format(*received)}"
+                raise self._files.refusal(self._name, wrong)
             self._save(start, content)
             bar.update(run[1] - run[0])
 
         with self._lock:
-            runs = merge(np.unique(every[~self._fetched[every]]), GAP)
+            runs = merge(np.unique(blocks[~self._fetched[blocks]]), GAP)
             self._requests += len(runs) if table else 0
             if table and self._requests > MOST_REQUESTS:
                 runs = [(table.start // FETCH_BYTES, -(-table.stop // FETCH_BYTES))]
-            runs = [(at, min(at + PIECE, stop)) for start, stop in runs for at in range(start, stop, PIECE)]
+            runs = [(begin, min(begin + PIECE, stop)) for start, stop in runs for begin in range(start, stop, PIECE)]
             # a bar on a terminal, after a second
-            shown: dict[str, Any] = dict(unit="B", unit_scale=FETCH_BYTES, leave=False, delay=1, disable=None)
+            bar_options: dict[str, Any] = dict(unit="B", unit_scale=FETCH_BYTES, leave=False, delay=1, disable=None)
             total = sum(stop - start for start, stop in runs)
-            with tqdm(total=total, desc=self._files.describe(self._name), **shown) as bar:  # type: ignore[no-untyped-call]
+            with tqdm(total=total, desc=self._files.describe(self._name), **bar_options) as bar:  # type: ignore[no-untyped-call]
                 parallel_for(fetch_run, runs, MOST_AT_ONCE)
 
     def _read(self, start: int, stop: int) -> Array:
@@ -128,10 +129,10 @@ class RemoteFile(SafetensorsFile):
         """
         with suppress(OSError):
             paths = [path for path in self._folder.iterdir() if re.fullmatch(r"\d+-\d+-\d+", path.name)]
-            read = [(*map(int, path.name.split("-")), path.read_bytes()) for path in paths]
-            spans = [(start, content, size) for start, stop, size, content in read if len(content) == stop - start]
-            same = len({size for *_, size in spans}) == 1
-            return spans if same and any(start == 0 for start, *_ in spans) else []
+            contents = [(*map(int, path.name.split("-")), path.read_bytes()) for path in paths]
+            spans = [(start, content, size) for start, stop, size, content in contents if len(content) == stop - start]
+            one_size = len({size for *_, size in spans}) == 1
+            return spans if one_size and any(start == 0 for start, *_ in spans) else []
         return []
 
 
@@ -148,7 +149,7 @@ class RowTable(Table):
         return self._table.rows(ids, out)
 
     def expect(self, ids: Iterable[ArrayLike]) -> None:
-        rows = np.unique(np.concatenate([np.empty(0, np.int64), *(np.ravel(some) for some in ids)]))
+        rows = np.unique(np.concatenate([np.empty(0, np.int64), *(np.ravel(part) for part in ids)]))
         row_bytes = math.prod(self.shape[1:]) * EVERY_DTYPE[self.stored].itemsize
         starts = self._tensor.start + rows * row_bytes
         self._file.fetch(starts, starts + row_bytes, self._tensor)

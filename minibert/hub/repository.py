@@ -164,8 +164,8 @@ class Repository:
         from huggingface_hub import hf_hub_download
 
         with self._in_words(name):
-            where: dict[str, Any] = dict(revision=self.commit, cache_dir=self.cache, endpoint=self._endpoint)
-            path = Path(hf_hub_download(self.name, name, **where, headers=self._headers(), token=False))
+            source: dict[str, Any] = dict(revision=self.commit, cache_dir=self.cache, endpoint=self._endpoint)
+            path = Path(hf_hub_download(self.name, name, **source, headers=self._headers(), token=False))
         note_model_file(path)
         return path
 
@@ -194,9 +194,9 @@ class Repository:
             size = int(known[1]) if known else span[1]
             last = min(span[1], size) - 1
             wanted = (206, f"bytes {span[0]}-{last}/{size}", last + 1 - span[0])
-            if (found := (answer.status_code, content_range, len(answer.content))) != wanted:
-                words = "status {} with {} and {:,} bytes"
-                raise ValueError(f"expected {words.format(*wanted)}, found {words.format(*found)}")
+            if (answered := (answer.status_code, content_range, len(answer.content))) != wanted:
+                template = "status {} with {} and {:,} bytes"
+                raise ValueError(f"expected {template.format(*wanted)}, found {template.format(*answered)}")
         return answer.content, size
 
     def ranges(self, name: str) -> Path:
@@ -231,19 +231,19 @@ class Repository:
 
     def _weight_map(self, above: str) -> dict[str, str] | None:
         """Read the index of shards; None if one file holds all tensors."""
-        single, listed = above + SINGLE, above + INDEX
-        if self.cached(single) or (not self.cached(listed) and single in self._list(single)):
+        single, index_name = above + SINGLE, above + INDEX
+        if self.cached(single) or (not self.cached(index_name) and single in self._list(single)):
             return None
-        index = self.file(listed)
+        index = self.file(index_name)
         if index is not None:
-            weight_map = read_index(index.read_bytes(), self.describe(listed))
+            weight_map = read_index(index.read_bytes(), self.describe(index_name))
             for shard in set(weight_map.values()):
                 self.cached(above + shard)  # notes every shard as a model file, even one that is never opened
             return weight_map
-        names = self._list(listed)
+        names = self._list(index_name)
         other, advice = advice_for(names)
-        found = (_one_line(", ".join((other or names)[:8])) or "nothing") + advice
-        raise HubError(f"{self.describe(above)}: expected {SINGLE} or {INDEX}, found only {found}")
+        file_names = (_one_line(", ".join((other or names)[:8])) or "nothing") + advice
+        raise HubError(f"{self.describe(above)}: expected {SINGLE} or {INDEX}, found only {file_names}")
 
     def _list(self, wanted: str) -> list[str]:
         """Return the names of all files; the Hub is asked once for each commit. Raises HubError."""
@@ -253,8 +253,8 @@ class Repository:
                     self._files = json.loads(self.ranges(LIST).read_bytes())
             if self._files is None and self.offline:
                 # another program filled this cache: if it holds the model, a file that it lacks does not exist
-                held = any(map(self.cached, ("config.json", "modules.json")))
-                if not held or wanted.endswith((SINGLE, INDEX)):
+                has_model = any(map(self.cached, ("config.json", "modules.json")))
+                if not has_model or wanted.endswith((SINGLE, INDEX)):
                     raise self.refusal(wanted, f"it is not in the cache, and {self.offline}")
                 return []
             if self._files is None:
