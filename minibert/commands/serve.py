@@ -51,11 +51,11 @@ def run(chosen: Any) -> int:
     from minibert.serve.app import Server
     from minibert.serve.worker import open_models
 
-    if chosen.models and chosen.asked:
+    if chosen.models and chosen.model_options:
         raise ValueError(f"--model names a model and {chosen.models[0]!r} is named too; leave one out")
     for name in sorted(chosen.unknown - {chosen.token_env}):
         tell(f"no option has the variable {name}: it is ignored")
-    chosen.unnamed = not (chosen.models or chosen.asked or chosen.by_variable or chosen.reranker)
+    chosen.unnamed = not (chosen.models or chosen.model_options or chosen.by_variable or chosen.reranker)
     if not (find_spec("starlette") and find_spec("uvicorn")):
         raise ImportError("serve needs starlette and uvicorn: pip install 'starlette>=0.40' 'uvicorn>=0.36'")
     token = options.read_token(chosen)
@@ -89,8 +89,10 @@ def listen(host: str, port: int) -> socket.socket:
         # Python raises UnicodeError for a name that no host can have
         reason = getattr(error, "strerror", "each part of a host's name has 1 to 63 letters") or str(error)
         reason = reason.partition(" (while ")[0]
-        taken = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
-        advice = ("; choose another port by ", Option("port"), ", a free one by ", Option("port", 0)) if taken else ()
+        port_taken = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
+        advice = (
+            ("; choose another port by ", Option("port"), ", a free one by ", Option("port", 0)) if port_taken else ()
+        )
         raise error_of(OSError, f"cannot listen at {host}, port {port}: {reason}", *advice) from None
 
 
@@ -155,7 +157,7 @@ def client_timeouts(limits: Limits, most: int) -> Any:
     warned = False
 
     class ClientTimeouts(H11Protocol):  # type: ignore[misc]  # untyped if uvicorn is not installed
-        rest = 0
+        surplus = 0  # bytes after an answer
 
         def connection_made(self, transport: Any) -> None:
             nonlocal warned
@@ -176,8 +178,8 @@ def client_timeouts(limits: Limits, most: int) -> Any:
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             self._update()
-            self.rest = self.rest + len(data) if self in waiting else 0
-            if self.rest > limits.rest:
+            self.surplus = self.surplus + len(data) if self in waiting else 0
+            if self.surplus > limits.rest:
                 self.transport.abort()
 
         def on_response_complete(self) -> None:

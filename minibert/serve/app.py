@@ -173,8 +173,8 @@ class Server:
             status = event.get("status", status)
             body, size = event.get("body", b""), self.limits.piece
             last = max(len(body) - 1, 0) // size * size  # the start of the last piece
-            for at in range(0, last, size):
-                await send({**event, "body": body[at : at + size], "more_body": True})
+            for begin in range(0, last, size):
+                await send({**event, "body": body[begin : begin + size], "more_body": True})
             await send({**event, "body": body[last:]} if last else event)
 
         try:
@@ -239,8 +239,8 @@ class Server:
             if not has_token(headers.get("authorization", ""), self.token):
                 raise Refusal(401, "this server needs its token: Authorization: Bearer TOKEN", code="invalid_api_key")
         elif is_public(host) or not (address.startswith(("127.", "/")) or address in ("", *LOCAL)):
-            found = f"found {host!r:.80} at {address or 'a socket'}; ask 127.0.0.1, or start the server with a token"
-            raise Refusal(403, f"without a token this server answers at names of this machine, {found}")
+            caller = f"found {host!r:.80} at {address or 'a socket'}; ask 127.0.0.1, or start the server with a token"
+            raise Refusal(403, f"without a token this server answers at names of this machine, {caller}")
 
     # -- handlers ----------------------------------------------------------------------------------------------
 
@@ -274,14 +274,14 @@ class Server:
 
     async def list_models(self, request: Any) -> Any:
         """GET /v1/models, or one of them: /v1/models/NAME."""
-        one = request.path_params.get("name")
+        requested = request.path_params.get("name")
         kind = {"object": "model", "created": self.started, "owned_by": "minibert"}
-        models = {one: self._model(one)} if one else {model.names[0]: model for model in self.models}
+        models = {requested: self._model(requested)} if requested else {model.names[0]: model for model in self.models}
         entries = [
             {"id": name, **kind, "identity": await asyncio.to_thread(getattr, model.encoder, "identity")}
             for name, model in models.items()
         ]
-        return as_json(entries[0] if one else {"object": "list", "data": entries})
+        return as_json(entries[0] if requested else {"object": "list", "data": entries})
 
     async def metrics(self, request: Any) -> Any:
         """GET /metrics, in Prometheus' text form."""
@@ -418,13 +418,15 @@ class Record:
             fcntl.flock(self.lock, fcntl.LOCK_SH)
         from prometheus_client import CollectorRegistry, Counter, Histogram
 
-        to: dict[str, Any] = {"registry": CollectorRegistry()}
+        in_registry: dict[str, Any] = {"registry": CollectorRegistry()}
         for name in ("texts", "tokens", "truncated"):
-            self.counts[name] = Counter(f"minibert_{name}", f"{name} of each model", ["model"], **to)
-        self.counts["requests"] = Counter("minibert_requests", "requests", ["path", "status"], **to)
+            self.counts[name] = Counter(f"minibert_{name}", f"{name} of each model", ["model"], **in_registry)
+        self.counts["requests"] = Counter("minibert_requests", "requests", ["path", "status"], **in_registry)
         seconds = "time until the answer"
-        self.counts["seconds"] = Histogram("minibert_request_seconds", seconds, ["path"], buckets=BUCKETS, **to)
-        self.registry = to["registry"]
+        self.counts["seconds"] = Histogram(
+            "minibert_request_seconds", seconds, ["path"], buckets=BUCKETS, **in_registry
+        )
+        self.registry = in_registry["registry"]
         if self.folder:
             self.registry = CollectorRegistry()
             self.registry.register(self)

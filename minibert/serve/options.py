@@ -51,7 +51,7 @@ def declare(parser: Any) -> None:
         "by `model`; the default is the first",
     )  # fmt: skip
     more = f"as MODEL (default: MINIBERT_MODEL, or {SENTENCES})"
-    add("-m", "--model", dest="asked", action="append", metavar="MODEL", help=more)
+    add("-m", "--model", dest="model_options", action="append", metavar="MODEL", help=more)
     add("--reranker", metavar="MODEL", help="a model for /rerank: a folder, or a name on the Hub")
     add(
         "--name", action="append", metavar="NAME", help="another name of the first model in requests, beside its "
@@ -107,7 +107,13 @@ def from_variables() -> dict[str, Any]:
             parser.parse_args(words, chosen)
         except ArgumentError as error:
             raise ValueError(f"the variable {variable}: {error.message}") from None
-    return {**vars(chosen), "models": None, "asked": None, "by_variable": chosen.asked, "unknown": unknown}
+    return {
+        **vars(chosen),
+        "models": None,
+        "model_options": None,
+        "by_variable": chosen.model_options,
+        "unknown": unknown,
+    }
 
 
 def _variable(option: str) -> str:

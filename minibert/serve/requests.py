@@ -109,8 +109,8 @@ def read_rerank(body: bytes, limits: Limits) -> Parsed:
     """Read a request for scores: `documents` in Cohere's form, `texts` in TEI's. Raises Refusal."""
     fields = check_fields(RERANK, read_json(body))
     if ("texts" in fields) == ("documents" in fields):
-        found = "both" if "texts" in fields else "neither"
-        raise Refusal(400, f"expected 'documents' or 'texts', with the texts to sort, found {found}", "documents")
+        fields_sent = "both" if "texts" in fields else "neither"
+        raise Refusal(400, f"expected 'documents' or 'texts', with the texts to sort, found {fields_sent}", "documents")
     field = "texts" if "texts" in fields else "documents"
     query = _text(fields.get("query"), "query", limits.query)
     texts, longest = _texts(fields[field], field, "a list of strings", limits), fields.get("max_tokens_per_doc")
@@ -135,15 +135,15 @@ def _texts(sent: Any, name: str, expected: str, limits: Limits) -> list[str]:
     return [_text(text, f"{name}[{i}]", limits.characters) for i, text in enumerate(sent)]
 
 
-def _text(text: Any, field: str, longest: int) -> str:
+def _text(text: Any, field: str, most: int) -> str:
     if not isinstance(text, str):
         raise wrong(field, "a string", text)
-    if len(text) > longest:
-        why = f"at most {longest} are allowed; send it in parts"
+    if len(text) > most:
+        why = f"at most {most} are allowed; send it in parts"
         raise Refusal(400, f"{field} has {len(text)} characters, {why}", field)
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        found = f"a lone surrogate U+{ord(text[error.start]):04X} at index {error.start}"
-        raise Refusal(400, f"{field} has {found}, which is no character", field) from None
+        surrogate = f"a lone surrogate U+{ord(text[error.start]):04X} at index {error.start}"
+        raise Refusal(400, f"{field} has {surrogate}, which is no character", field) from None
     return text
