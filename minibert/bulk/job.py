@@ -94,9 +94,9 @@ def bulk(
     with locked(folder) as check:
         meta, tables = _begun(folder, json.loads(json.dumps(settings)), texts)
         progress(meta["read"])
-        for rows, last in prefetch(lambda shard: shard, _shards(tables, meta), model.pipeline.prefetching):
-            vectors, meta = _computed(rows, {**meta, "last": last}, model, skip, progress)
-            meta = _write(folder, rows, vectors, meta, check)
+        for table, last in prefetch(lambda shard: shard, _shards(tables, meta), model.pipeline.prefetching):
+            vectors, meta = _computed(table, {**meta, "last": last}, model, skip, progress)
+            meta = _write(folder, table, vectors, meta, check)
         return meta
 
 
@@ -118,29 +118,29 @@ def _begun(folder: Path, settings: Metadata, texts: Texts) -> tuple[Metadata, It
     if settings["rows_per_shard"] is None:
         usual = ROWS_FOR_RANGES if settings["precision"] in STEPS else ROWS_PER_SHARD
         settings = {**settings, "rows_per_shard": meta.get("rows_per_shard", usual)}
-    none = texts.schema.append(arrow().field(PLACE, arrow().string())).empty_table()
+    no_rows = texts.schema.append(arrow().field(PLACE, arrow().string())).empty_table()
     if not shards:
         counts = {"shards": 0, "read": 0, "rows": 0, "cut": 0, "truncated": 0, "skipped": 0, "at": None, "last": False}
-        return {**settings, **counts}, chain([none], texts.rows())
+        return {**settings, **counts}, chain([no_rows], texts.rows())
     if changed_setting := difference(meta, settings):
         name, before, now = changed_setting
         wrong = f"{folder} was made with {name} {before!r:.200}, now it is {now!r:.200}"
         raise ValueError(f"{wrong}; choose another folder, or use the setting it was made with")
-    at, read = meta["at"], meta["read"]
-    rows = _after(texts.rows(), read if at is None else at)
-    if at is not None:  # the last row that has a vector must be the same
+    last_row, read = meta["at"], meta["read"]
+    rows = _after(texts.rows(), read if last_row is None else last_row)
+    if last_row is not None:  # the last row that has a vector must be the same
         names = [texts.id_column or ID, texts.text_column]
         *_, batch = batches(shards[-1], BLOCK, names)
         before = batch.slice(len(batch) - 1).to_pylist()
-        first = next(rows, none)
+        first = next(rows, no_rows)
         now = first.slice(0, 1).select(names).to_pylist()
         if now != before:
-            wrong = f"row {at + 1:,} of all was {before!r:.200} when {folder} was made, now it is {now!r:.200}"
+            wrong = f"row {last_row + 1:,} of all was {before!r:.200} when {folder} was made, now it is {now!r:.200}"
             raise ValueError(f"the input has changed: {wrong}; choose another folder, or put the input back")
-        rows = _after(chain([first], rows), read - at)
+        rows = _after(chain([first], rows), read - last_row)
     if meta["last"] and next(rows, None) is not None:
         raise ValueError(f"the input has changed: it has more than the {read:,} rows of {folder}; choose another")
-    return {**meta, **settings}, chain([none], rows)
+    return {**meta, **settings}, chain([no_rows], rows)
 
 
 def _after(tables: Iterator[Any], count: int) -> Iterator[Any]:
@@ -156,13 +156,13 @@ def _shards(tables: Iterator[Any], meta: Metadata) -> Iterator[tuple[Any, bool]]
     at least one, even without rows."""
     if meta["last"]:
         return
-    waiting = next(tables)
+    buffered = next(tables)
     for table in tables:
-        waiting = arrow().concat_tables([waiting, table])
-        while len(waiting) > (size := _shard_size(waiting, meta["rows_per_shard"])):
-            yield waiting.slice(0, size), False
-            waiting = waiting.slice(size)
-    yield waiting, True
+        buffered = arrow().concat_tables([buffered, table])
+        while len(buffered) > (size := _shard_size(buffered, meta["rows_per_shard"])):
+            yield buffered.slice(0, size), False
+            buffered = buffered.slice(size)
+    yield buffered, True
 
 
 def _shard_size(table: Any, most: int) -> int:
@@ -191,11 +191,11 @@ def _computed(
         advice = f"{NO_TEXT}; ", Option("bad_rows", "skip"), " leaves such rows out"
         raise error_of(ValueError, *advice, place=places[bad[0]])
     truncated, vectors, chunks = list[Truncated](), list[Any](), [*chunked(good, pipeline.chunk)]
-    stream = pipeline.noting(truncated).stream(([texts[i] for i in rows] for rows in chunks), prefetching=True)
+    stream = pipeline.noting(truncated).stream(([texts[i] for i in indexes] for indexes in chunks), prefetching=True)
     try:
-        for rows, part in zip(chunks, stream, strict=True):
+        for indexes, part in zip(chunks, stream, strict=True):
             vectors.append(TokenVectors.of(part, "vectors") if model.result == "tokens" else part)
-            progress(meta["read"] + rows[-1] + 1)
+            progress(meta["read"] + indexes[-1] + 1)
     except (TokenizerError, ValueError):
         _refuse_text([texts[i] for i in good], [places[i] for i in good], model)
         raise
@@ -242,11 +242,11 @@ def locked(folder: Path) -> Iterator[Callable[[], None]]:
 
     if folder.is_file():
         raise NotADirectoryError(f"{folder} is a file; name a folder, new or to be continued")
-    new = [missing for missing in (folder, *folder.parents) if not missing.exists()]
+    created = [ancestor for ancestor in (folder, *folder.parents) if not ancestor.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     with naming(folder):
-        for missing in new:
-            sync_folder(missing.parent)
+        for ancestor in created:
+            sync_folder(ancestor.parent)
     shards_of(folder)  # raises for a folder that is not ours, before the lock is made
     path = folder / LOCK
     lock = FileLock(path)
@@ -264,8 +264,8 @@ def locked(folder: Path) -> Iterator[Callable[[], None]]:
         raise ValueError(f"{wrong}; move it back, and run the same command to continue")
 
     try:
-        for left in folder.glob(".vectors-*"):
-            left.unlink()
+        for temporary in folder.glob(".vectors-*"):
+            temporary.unlink()
         yield check
     finally:
         with suppress(OSError, ValueError):

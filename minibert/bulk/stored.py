@@ -79,8 +79,8 @@ def shards_of(folder: Path) -> list[Path]:
         if path.stem != f"vectors-{number:05}":
             if path.stem == f"vectors-{number - 1:05}":
                 raise ValueError(f"{path}: {shards[number - 1].name} has this number too; delete the one not of bulk")
-            wanted = folder / f"vectors-{number:05}{shards[0].suffix}"
-            raise ValueError(f"{wanted}: missing, {path.name} stands in its place; {MEND}")
+            expected = folder / f"vectors-{number:05}{shards[0].suffix}"
+            raise ValueError(f"{expected}: missing, {path.name} stands in its place; {MEND}")
     return shards
 
 
@@ -108,11 +108,11 @@ def _described(path: Path) -> tuple[Metadata, int, Any]:
     """Read a shard's metadata, the number of its rows, and its schema."""
     with _reading(path):
         schema, rows, _ = _opened(path)
-        stored = (schema.metadata or {}).get(KEY)
-    if stored is None:
+        content = (schema.metadata or {}).get(KEY)
+    if content is None:
         raise ValueError(f"{path}: it has no settings of `bulk`, so `bulk` has not written it; {MEND}")
     try:
-        meta = json.loads(stored)
+        meta = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: its metadata are not readable as JSON ({error}); {MEND}") from None
     if not isinstance(meta, dict):
@@ -220,12 +220,12 @@ def check_folder(folder: Path) -> tuple[int, int]:
     """
     shards, ends, _ = finished(folder)
     for path in shards:
-        wanted = metadata_of(path)["sha256"]
+        checksums = metadata_of(path)["sha256"]
         with _reading(path):
             schema, _, stored_batches = _opened(path)
             table = arrow().Table.from_batches(stored_batches, schema)
         for name in table.column_names:
-            if checksum(table[name]) != wanted.get(name):
+            if checksum(table[name]) != checksums.get(name):
                 raise ValueError(f"{path}: damaged, its column {name!r} has changed since it was written; {MEND}")
     return ends[-1], len(shards)
 
@@ -247,10 +247,10 @@ def column_of(vectors: Vectors) -> Any:
     """Return dense vectors, token vectors or sparse vectors as an Arrow array."""
     pa = arrow()
     if isinstance(vectors, list):
-        none = np.empty(0, np.int64), np.empty(0, np.float32)
-        ids, weights = (np.concatenate(parts) for parts in zip(none, *vectors, strict=True))
+        empty = np.empty(0, np.int64), np.empty(0, np.float32)
+        ids, weights = (np.concatenate(parts) for parts in zip(empty, *vectors, strict=True))
         pairs = pa.StructArray.from_arrays([pa.array(ids.astype(np.int32)), pa.array(weights)], ["id", "weight"])
-        return pa.LargeListArray.from_arrays(np.cumsum([0, *(len(parts.ids) for parts in vectors)]), pairs)
+        return pa.LargeListArray.from_arrays(np.cumsum([0, *(len(vector.ids) for vector in vectors)]), pairs)
     rows = rows_of(vectors)
     lists = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1])
     return pa.LargeListArray.from_arrays(vectors.offsets, lists) if isinstance(vectors, TokenVectors) else lists
@@ -271,10 +271,10 @@ def vectors_in(column: Any) -> Vectors:
     if types.is_fixed_size_list(column.type):
         rows: Array = column.flatten().to_numpy().reshape(len(column), column.type.list_size)
         return rows
-    offsets, inside = column.offsets.to_numpy() - column.offsets[0].as_py(), column.flatten()
-    if not types.is_struct(inside.type):
-        return TokenVectors(cast(Array, vectors_in(inside)), offsets)
-    ids, weights = (part.to_numpy() for part in inside.flatten())
+    offsets, items = column.offsets.to_numpy() - column.offsets[0].as_py(), column.flatten()
+    if not types.is_struct(items.type):
+        return TokenVectors(cast(Array, vectors_in(items)), offsets)
+    ids, weights = (part.to_numpy() for part in items.flatten())
     return [SparseVector(ids[a:b], weights[a:b]) for a, b in pairwise(offsets.tolist())]
 
 
@@ -314,17 +314,21 @@ class StoredVectors:
         Raises ValueError for a k below 1, and for queries of the wrong width; TypeError for queries of the wrong kind,
         and for quantized queries.
         """
-        wanted: Any = comparing.token_vectors_of(queries, "queries") if self.late else vectors_of(queries, "queries")
-        if self.sparse is not isinstance(wanted, list) and len(wanted):
+        query_vectors: Any = (
+            comparing.token_vectors_of(queries, "queries") if self.late else vectors_of(queries, "queries")
+        )
+        if self.sparse is not isinstance(query_vectors, list) and len(query_vectors):
             raise TypeError(f"{self.path} has {'sparse' if self.sparse else 'dense'} vectors, but the queries have not")
-        if isinstance(wanted, np.ndarray) and wanted.dtype in (np.int8, np.uint8):
-            raise TypeError(f"queries must be vectors of floats, as encode_query gives them, found {wanted.dtype}")
-        width = wanted.width if self.late else self.dim if self.sparse else wanted.shape[1]
-        if width != self.dim and len(wanted):
+        if isinstance(query_vectors, np.ndarray) and query_vectors.dtype in (np.int8, np.uint8):
+            raise TypeError(
+                f"queries must be vectors of floats, as encode_query gives them, found {query_vectors.dtype}"
+            )
+        width = query_vectors.width if self.late else self.dim if self.sparse else query_vectors.shape[1]
+        if width != self.dim and len(query_vectors):
             raise ValueError(f"{self.path} has vectors of {self.dim} numbers, found queries of {width}")
         if self.precision in BITS:
-            wanted = quantized(wanted, self.precision)
-        return search(wanted, self.blocks(), k, self.compare)
+            query_vectors = quantized(query_vectors, self.precision)
+        return search(query_vectors, self.blocks(), k, self.compare)
 
     def compare(self, queries: Any, block: Any) -> Array:
         """Compute the scores of a block of stored vectors: (n, dim), (m, dim) -> (n, m)."""
@@ -368,10 +372,10 @@ class StoredVectors:
         values: dict[int, Any] = {}
         wanted, start = sorted({int(number) for number in numbers}), 0
         for path, end in zip(self._shards, self._ends, strict=True):
-            some = [row for row in wanted if start <= row < end]
-            for batch in batches(path, BLOCK, [name]) if some else ():
-                inside = [row for row in some if 0 <= row - start < len(batch)]
-                values.update((row, batch.column(0)[row - start].as_py()) for row in inside)
+            in_shard = [row for row in wanted if start <= row < end]
+            for batch in batches(path, BLOCK, [name]) if in_shard else ():
+                in_batch = [row for row in in_shard if 0 <= row - start < len(batch)]
+                values.update((row, batch.column(0)[row - start].as_py()) for row in in_batch)
                 start += len(batch)
             start = end
         return values
@@ -380,7 +384,7 @@ class StoredVectors:
 def _sparse_dots(queries: list[SparseVector], block: list[SparseVector], width: int) -> Array:
     """Multiply only the entries that are not zero: as dense rows, a million vectors would take 120 GB."""
     ids, weights = (np.concatenate(parts) for parts in zip(*block, strict=True))
-    rows = np.repeat(np.arange(len(block)), [len(parts.ids) for parts in block])
+    rows = np.repeat(np.arange(len(block)), [len(vector.ids) for vector in block])
     dense = np.zeros((len(queries), width), np.float32)
     for y, query in zip(dense, queries, strict=True):
         y[query.ids] = query.weights

@@ -99,10 +99,12 @@ class Texts:
                     places = [f"{where}, row {next(row)}" for _ in range(len(table))]
                     if self._float_ids:
                         finite = pa.compute.is_finite(columns[self.id_column])
-                        if (at := pa.compute.index(finite, False).as_py()) >= 0:
-                            wrong = f"column {self.id_column!r} holds {columns[self.id_column][at]}, which is no id; "
+                        if (index := pa.compute.index(finite, False).as_py()) >= 0:
+                            wrong = (
+                                f"column {self.id_column!r} holds {columns[self.id_column][index]}, which is no id; "
+                            )
                             advice = "give the row another, or name another column with ", Option("id_column")
-                            raise error_of(ValueError, wrong, *advice, place=places[at])
+                            raise error_of(ValueError, wrong, *advice, place=places[index])
                     yield pa.table({**columns, PLACE: places})
 
     def _refuse_mixed_ids(self, ids: str, schemas: list[Any]) -> None:
@@ -133,9 +135,9 @@ class Texts:
             return pa.schema({self.text_column: pa.string()}), 0 if name == STDIN else sum(1 for _ in raw_lines(name))
         records: Iterable[Record] = self._records(name, form)
         if name == STDIN:
-            rest = iter(records)
-            records = list(islice(rest, self._at_once))
-            self._stdin = chain(records, rest)
+            stream = iter(records)
+            records = list(islice(stream, self._at_once))
+            self._stdin = chain(records, stream)
         # sample one value per type, and the largest integer, so that a bad column fails now and not hours later
         rows, seen = 0, defaultdict[str, dict[type, Any]](dict)
         for rows, record in enumerate(records, 1):  # noqa: B007
@@ -228,7 +230,7 @@ def _fitted(table: Any, schema: Any) -> Any:
         if len(table) == 1:
             return pa.Table.from_pylist([{}], schema)
         half = len(table) // 2
-        return pa.concat_tables([_fitted(some, schema) for some in (table.slice(0, half), table.slice(half))])
+        return pa.concat_tables([_fitted(part, schema) for part in (table.slice(0, half), table.slice(half))])
     return fitted
 
 
