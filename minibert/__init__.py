@@ -69,8 +69,8 @@ def __getattr__(name: str) -> Any:
 
     for file, names in _FILES.items():
         if name in names:
-            found = globals()[name] = getattr(import_module(file), name)
-            return found
+            value = globals()[name] = getattr(import_module(file), name)
+            return value
     from .errors import did_you_mean
 
     instead = f"; {_INSTEAD[name]}" if name in _INSTEAD else did_you_mean(name, __all__)

@@ -134,12 +134,12 @@ def _discard_stdout() -> None:
 def _run(argv: list[str]) -> int:
     from minibert import __version__
 
-    name, rest = (argv[0], argv[1:]) if argv else ("", [])
+    name, words = (argv[0], argv[1:]) if argv else ("", [])
     if name in COMMANDS:
         from minibert.errors import HubError
 
         command, parser = _opened(name)
-        arguments = parser.parse(rest)
+        arguments = parser.parse(words)
         arguments.version = __version__  # commands may not import minibert itself
         try:
             return command.run(arguments) or 0
@@ -149,17 +149,17 @@ def _run(argv: list[str]) -> int:
                 error.args = (f"{why}; name a folder with --model or MINIBERT_MODEL; the Hub: {error}",)
             raise
     if name in ("help", "-h", "--help"):
-        if not rest:
+        if not words:
             groups = (
                 "\n".join([f"{title}:", *(f"  {name:9} {line}" for name, line in group.items())])
                 for title, group in GROUPS.items()
             )
             print(HELP % "\n\n".join(groups))
             return 0
-        if rest[0] in COMMANDS:
-            _opened(rest[0])[1].print_help()
+        if words[0] in COMMANDS:
+            _opened(words[0])[1].print_help()
             return 0
-        name = rest[0]
+        name = words[0]
     if name in ("-V", "--version"):
         print(f"minibert {__version__}")
         return 0
@@ -209,8 +209,8 @@ def _in_words(error: Exception) -> str:
     foreseen = (MinibertError, ValueError, TypeError, IndexError, OSError, ImportError)
     message = "".join(map(_in_shell, parts_of(error)))
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        missing = isinstance(error, FileNotFoundError)  # filename2: the target of a move
-        message = f"{error.filename if missing else error.filename2 or error.filename}: {error.strerror}"
+        no_file = isinstance(error, FileNotFoundError)  # filename2: the target of a move
+        message = f"{error.filename if no_file else error.filename2 or error.filename}: {error.strerror}"
     if not message or not isinstance(error, foreseen):
         message = f"{type(error).__name__}: {error}".rstrip(": ")
     return message
@@ -228,7 +228,7 @@ def _in_shell(part: object) -> str:
     from minibert.errors import Load, Option
 
     if isinstance(part, Load):
-        return f"name {part.what} with --{part.option}"
+        return f"name {part.model} with --{part.option}"
     if not isinstance(part, Option):
         return str(part)
     name = OPTIONS.get(part.name) or "--" + part.name.replace("_", "-")

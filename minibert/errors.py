@@ -81,11 +81,11 @@ class Load(NamedTuple):
     'load a reranker'
     """
 
-    what: str
+    model: str
     option: str = "model"
 
     def __str__(self) -> str:
-        return f"load {self.what}"
+        return f"load {self.model}"
 
 
 E = TypeVar("E", bound=Exception)

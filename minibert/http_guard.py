@@ -75,9 +75,9 @@ def check_fields(known: Mapping[str, Field], sent: Any) -> dict[str, Any]:
     return fields
 
 
-def wrong(name: str, expected: str, found: Any) -> Refusal:
+def wrong(name: str, expected: str, value: Any) -> Refusal:
     """Make the refusal of a field with a wrong value."""
-    return Refusal(400, f"{name} must be {expected}, found {_shown(found)}", name)
+    return Refusal(400, f"{name} must be {expected}, found {_shown(value)}", name)
 
 
 def _shown(value: Any) -> str:

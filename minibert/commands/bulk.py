@@ -102,14 +102,14 @@ def run(arguments: Any) -> None:
             kept = counted(last_metadata(folder).get("read", 0), "row")
             tell(f"stopped: {folder} keeps {kept}, and the same command continues after them")
             raise
-    vectors, of = counted(meta["rows"], "vector"), f"of {meta['dim']}"
+    vectors, width = counted(meta["rows"], "vector"), f"of {meta['dim']}"
     if meta["result"] != "dense":
-        vectors, of = f"{meta['result']} vectors of {counted(meta['rows'], 'text')},", f"{meta['dim']} numbers each,"
+        vectors, width = f"{meta['result']} vectors of {counted(meta['rows'], 'text')},", f"{meta['dim']} numbers each,"
     if remark := warn_few_vectors(arguments.precision, min(meta["rows"], meta["rows_per_shard"])):
         tell(remark)
     done = f"{folder} is complete" if before.get("last") else f"wrote {folder}"
     less = f"{counted(meta['skipped'], 'row')} left out, {counted(meta['cut'], 'text')} truncated"
-    tell(f"{done}: {vectors} {of} in {counted(meta['shards'], 'shard')}, {less}")
+    tell(f"{done}: {vectors} {width} in {counted(meta['shards'], 'shard')}, {less}")
 
 
 class Progress:

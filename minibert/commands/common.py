@@ -73,8 +73,8 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            found = f"{value!r} is none of {', '.join(action.choices)}{did_you_mean(value, action.choices)}"
-            raise argparse.ArgumentError(action, found)
+            refused = f"{value!r} is none of {', '.join(action.choices)}{did_you_mean(value, action.choices)}"
+            raise argparse.ArgumentError(action, refused)
 
     def parse(self, argv: Sequence[str]) -> Any:
         """Parse arguments; texts may come before, between and after the options.
@@ -146,26 +146,26 @@ def add_model(
     `default`: shown in the help instead of `usual`; `group`: the title of all these options in the help.
     """
     parser.usual = usual
-    to: Any = parser.add_argument_group(group) if group else parser
+    target: Any = parser.add_argument_group(group) if group else parser
     if threads:
-        add_options(to, "threads")
+        add_options(target, "threads")
     if argument:
-        to.add_argument("named", nargs="?", metavar="MODEL", help="as --model")
-    to.add_argument(
+        target.add_argument("named", nargs="?", metavar="MODEL", help="as --model")
+    target.add_argument(
         "-m", "--model", metavar="MODEL",
         help=f"a folder, or a name on the Hub (default: {default or f'MINIBERT_MODEL, or {usual}'})",
     )  # fmt: skip
     if side:
-        to.add_argument(
+        target.add_argument(
             "--side", choices=("encoder", "decoder"), help="which half of an encoder-decoder (default: encoder)"
         )
-    add_options(to, "hub")
+    add_options(target, "hub")
 
 
-def add_k(parser: Parser, what: str, usual: int | None = 5) -> None:
+def add_k(parser: Parser, things: str, usual: int | None = 5) -> None:
     """Add -k, with its default; None: all."""
     parser.add_argument(
-        "-k", type=int, default=usual, metavar="N", help=f"how many {what} to show (default: {usual or 'all'})"
+        "-k", type=int, default=usual, metavar="N", help=f"how many {things} to show (default: {usual or 'all'})"
     )
 
 
@@ -228,10 +228,10 @@ def tell_typing() -> None:
 def not_empty(lines: Iterable[list[str]], empty: list[int]) -> Iterator[list[str]]:
     """Leave out the empty lines, and add their numbers, counted from 0, to `empty`."""
     before = 0
-    for some in lines:
-        empty += [number for number, line in enumerate(some, before) if not line.strip()]
-        before += len(some)
-        if texts := [line for line in some if line.strip()]:
+    for arrived in lines:
+        empty += [number for number, line in enumerate(arrived, before) if not line.strip()]
+        before += len(arrived)
+        if texts := [line for line in arrived if line.strip()]:
             yield texts
 
 
@@ -260,14 +260,14 @@ def coloured() -> bool:
     return terminal and not os.environ.get("NO_COLOR")
 
 
-def tell(what: str) -> None:
+def tell(message: str) -> None:
     """Print a message on stderr, if there is one."""
     if sys.stderr is not None:
-        print(f"minibert: {escaped(what)}", file=sys.stderr)
+        print(f"minibert: {escaped(message)}", file=sys.stderr)
 
 
 def tell_truncated(
-    truncated: Iterable[Truncated], what: str = "text", line: str = "", empty: Sequence[int] = ()
+    truncated: Iterable[Truncated], noun: str = "text", line: str = "", empty: Sequence[int] = ()
 ) -> None:
     """Print which texts, pairs or questions were truncated, if any, and how many of their tokens were left out.
 
@@ -275,10 +275,10 @@ def tell_truncated(
     """
     if not (texts := sorted(truncated)):
         return
-    some = [f"{count} of {line or what} {line_number(i, empty)}" for i, count in texts[:NAMED]]
+    named = [f"{count} of {line or noun} {line_number(i, empty)}" for i, count in texts[:NAMED]]
     more = f" and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
-    many = f"{len(texts)} {what}{'s' * (len(texts) > 1)}"
-    tell(f"{many} truncated: too long for this model; tokens left out: {', '.join(some)}{more}")
+    many = f"{len(texts)} {noun}{'s' * (len(texts) > 1)}"
+    tell(f"{many} truncated: too long for this model; tokens left out: {', '.join(named)}{more}")
 
 
 def line_number(number: int, empty: Sequence[int]) -> int:

@@ -87,10 +87,10 @@ def _output_sparse(vectors: Iterator[Any], output: Path | None) -> None:
         for chunk in vectors:
             print_lines(" ".join(f"{i}:{weight:.9g}" for i, weight in zip(*vector, strict=True)) for vector in chunk)
         return
-    every = [vector for chunk in vectors for vector in chunk]
-    none = np.empty(0, np.int64), np.empty(0, np.float32)
-    ids, weights = (np.concatenate(parts) for parts in zip(none, *every, strict=True))
-    offsets = np.cumsum([0, *(len(vector.ids) for vector in every)])
+    all_vectors = [vector for chunk in vectors for vector in chunk]
+    empty = np.empty(0, np.int64), np.empty(0, np.float32)
+    ids, weights = (np.concatenate(parts) for parts in zip(empty, *all_vectors, strict=True))
+    offsets = np.cumsum([0, *(len(vector.ids) for vector in all_vectors)])
     arrays = {"ids": ids, "weights": weights, "offsets": offsets}
     write_arrays(output, arrays)
     tell(f"wrote {output}: " + ", ".join(f"{name} {array.shape}" for name, array in arrays.items()))

@@ -176,7 +176,7 @@ def _declare_plot(parser: Parser) -> None:
     from minibert.show.pictures import PICTURES
 
     add = parser.add_argument
-    kinds = "\n".join(f"  {name:14} {each.about}" for name, each in PICTURES.items())
+    kinds = "\n".join(f"  {name:14} {drawing.about}" for name, drawing in PICTURES.items())
     parser.epilog = f"pictures:\n{kinds}\n\n{parser.epilog}"
     add("kind", choices=PICTURES, metavar="PICTURE", help="a picture from the list below")
     add(

@@ -101,15 +101,15 @@ def _model(arguments: Any, stored: StoredVectors) -> TextModel:
     except MinibertError as error:
         if arguments.named is not None:
             raise
-        made, now = f"{stored.path} was made with the model {name}: ", " names it where it is now"
-        raise error_of(type(error), made, *parts_of(error), "; ", Option("model"), now) from None
+        made_with, advice = f"{stored.path} was made with the model {name}: ", " names it where it is now"
+        raise error_of(type(error), made_with, *parts_of(error), "; ", Option("model"), advice) from None
     if changed := difference(meta, model.named_in(meta)):
         model.model.close()
-        kind, wanted, found = changed
-        if kind == IDENTITY:
-            why = f"its {IDENTITY} is {found}, that of the vectors' model {wanted}"
+        setting, wanted, current = changed
+        if setting == IDENTITY:
+            why = f"its {IDENTITY} is {current}, that of the vectors' model {wanted}"
         else:
-            why = f"{next(iter(found))} is not the same file"
+            why = f"{next(iter(current))} is not the same file"
         wrong = f"{stored.path} was made with another model than {name}: {why}"
         raise ValueError(f"{wrong}; name {meta['model_path']} as it was then, or run bulk again")
     return model
@@ -162,9 +162,11 @@ def _answers(
         return pairs_of(question, steps, texts[row], model.pipeline, model.model.sentence_config.measure)
 
     for question, rows, row_scores in zip(questions, numbers.tolist(), scores.tolist(), strict=True):
-        every = [{name: column[row] for name, column in columns.items()} for row in rows]
+        row_values = [{name: column[row] for name, column in columns.items()} for row in rows]
         if arguments.json:
-            shown = [{"columns": _finite(values)} if arguments.show else {"text": values[names[0]]} for values in every]
+            shown = [
+                {"columns": _finite(values)} if arguments.show else {"text": values[names[0]]} for values in row_values
+            ]
             triples = zip(rows, row_scores, shown, strict=True)
             results = [{"score": score, "id": ids[row], **fields} for row, score, fields in triples]
             for result, row in zip(results, rows if arguments.why else (), strict=False):
@@ -175,7 +177,7 @@ def _answers(
             continue
         if not alone:
             yield question
-        for row, score, values in zip(rows, row_scores, every, strict=True):
+        for row, score, values in zip(rows, row_scores, row_values, strict=True):
             cells = ("null" if value is None else str(value) for value in values.values())
             line = "  ".join([f"{score:.{digits}f}", str(ids[row]), *cells]).rstrip()
             yield line if alone else f"  {line}"

@@ -66,7 +66,7 @@ def run_similar(arguments: Any) -> None:
     if arguments.why and file is None:
         raise ValueError("--why is about the lines of a file; name one with --file")
     truncated: list[Truncated] = []
-    of_lines: list[Truncated] = []
+    truncated_lines: list[Truncated] = []
     empty: list[int] = []
     with load_model(arguments) as encoder:
         if arguments.why:
@@ -76,11 +76,11 @@ def run_similar(arguments: Any) -> None:
         if file is None:
             print_lines(table(encoder, texts, truncated))
         else:
-            nearest_lines = nearest(encoder, texts[0], file, arguments.k, truncated, of_lines, empty)
+            nearest_lines = nearest(encoder, texts[0], file, arguments.k, truncated, truncated_lines, empty)
             print_lines(lines_of(encoder, texts[0], nearest_lines, arguments.why))
     common.tell_empty(len(empty))
     tell_truncated(truncated)
-    tell_truncated(of_lines, "line", empty=empty)
+    tell_truncated(truncated_lines, "line", empty=empty)
 
 
 def lines_of(encoder: Encoder, text: str, results: list[tuple[float, str]], why: bool) -> Iterator[str]:
@@ -114,7 +114,7 @@ def nearest(
     file: str,
     k: int,
     truncated: list[Truncated],
-    of_lines: list[Truncated],
+    truncated_lines: list[Truncated],
     empty: list[int],
 ) -> list[tuple[float, str]]:
     """Return the k lines of a file nearest to a text, best first, each with its similarity.
@@ -130,7 +130,7 @@ def nearest(
     late = encoder.result == "tokens"
     query: Vectors = encoder.encode_query([text])
     truncated += [(0, count) for count in [encoder.tokens_cut(text, "query", task="query")] if count]
-    pipeline = encoder.pipeline("document", task="document").noting(of_lines)
+    pipeline = encoder.pipeline("document", task="document").noting(truncated_lines)
     lines: dict[int, str] = {}  # the best lines so far, and the lines not compared yet
 
     def read() -> Iterator[list[str]]:
