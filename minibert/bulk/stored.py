@@ -69,11 +69,11 @@ MAY_DIFFER = ("model_path", "truncated")
 def shards_of(folder: Path) -> list[Path]:
     """List the shards in order. Raises ValueError for a folder that holds anything else, and for a missing shard."""
     with reading(str(folder), "a folder"):
-        every = sorted(folder.iterdir())
-    for path in every:
+        paths = sorted(folder.iterdir())
+    for path in paths:
         if not NAME.fullmatch(path.name) or path.is_symlink() or not path.is_file():
             raise ValueError(f"{folder}: it holds {path.name!r}, so `bulk` has not made it; name another folder")
-    shards = [path for path in every if path.name.startswith("vectors")]
+    shards = [path for path in paths if path.name.startswith("vectors")]
     shards.sort(key=lambda path: int(path.stem.removeprefix("vectors-")))  # by name, 100000 comes before 99999
     for number, path in enumerate(shards):
         if path.stem != f"vectors-{number:05}":
@@ -89,9 +89,9 @@ def _opened(path: Path, rows: int = BLOCK, columns: list[str] | None = None) -> 
     pa = arrow()
     if path.suffix == ".arrow":
         file = pa.ipc.open_file(pa.memory_map(str(path)))
-        every = [file.get_batch(i) for i in range(file.num_record_batches)]
-        selected = (batch if columns is None else batch.select(columns) for batch in every)
-        return file.schema, sum(map(len, every)), selected
+        all_batches = [file.get_batch(i) for i in range(file.num_record_batches)]
+        selected = (batch if columns is None else batch.select(columns) for batch in all_batches)
+        return file.schema, sum(map(len, all_batches)), selected
     from pyarrow.parquet import ParquetFile
 
     file = ParquetFile(path)
@@ -145,10 +145,10 @@ def compared(folder: Path) -> tuple[list[Path], list[int], Metadata]:
 
     Raises ValueError that names the first shard that is damaged, out of its place, or of another run.
     """
-    paths, ends, before, same = shards_of(folder), [0], Metadata(), None
+    paths, ends, before, first_schema = shards_of(folder), [0], Metadata(), None
     for number, path in enumerate(paths):
         meta, rows, schema = _described(path)
-        same = same or schema
+        first_schema = first_schema or schema
         wrong = ""
         if meta["shards"] != number + 1:
             wrong = f"it was written as shard {meta['shards'] - 1}"
@@ -159,7 +159,7 @@ def compared(folder: Path) -> tuple[list[Path], list[int], Metadata]:
             wrong = f"it is one too many, since {paths[number - 1].name} is the last shard of its run"
         elif meta["rows"] != ends[-1] + rows:
             wrong = f"expected {meta['rows'] - ends[-1]:,} rows, as its metadata say, found {rows:,}"
-        elif differs := [field for field in schema if field not in same]:
+        elif differs := [field for field in schema if field not in first_schema]:
             wrong = f"its column {differs[0].name!r} holds {differs[0].type}, and {paths[0].name} has another type"
         if wrong:
             raise ValueError(f"{path}: {wrong}; {MEND}")

@@ -88,21 +88,20 @@ class Texts:
     def rows(self) -> Iterator[Any]:
         """Yield tables with the columns of `schema` and `PLACE`."""
         pa = arrow()
-        numbers = count()
+        new_ids = count()
         for name, form in zip(self.names, self._forms, strict=True):
-            where, row = shown_file(name), count(1)
-            with reading(where, "a table", pa.ArrowException, OverflowError):
+            shown_name, row_numbers = shown_file(name), count(1)
+            with reading(shown_name, "a table", pa.ArrowException, OverflowError):
                 for table in self._tables(name, form):
                     columns = dict(zip(self._stored.names, _fitted(table, self._stored).columns, strict=True))
                     if self.id_column is None:
-                        columns = {ID: pa.array(islice(numbers, len(table)), pa.int64()), **columns}
-                    places = [f"{where}, row {next(row)}" for _ in range(len(table))]
+                        columns = {ID: pa.array(islice(new_ids, len(table)), pa.int64()), **columns}
+                    places = [f"{shown_name}, row {next(row_numbers)}" for _ in range(len(table))]
                     if self._float_ids:
                         finite = pa.compute.is_finite(columns[self.id_column])
                         if (index := pa.compute.index(finite, False).as_py()) >= 0:
-                            wrong = (
-                                f"column {self.id_column!r} holds {columns[self.id_column][index]}, which is no id; "
-                            )
+                            bad_id = columns[self.id_column][index]
+                            wrong = f"column {self.id_column!r} holds {bad_id}, which is no id; "
                             advice = "give the row another, or name another column with ", Option("id_column")
                             raise error_of(ValueError, wrong, *advice, place=places[index])
                     yield pa.table({**columns, PLACE: places})
@@ -125,10 +124,10 @@ class Texts:
         pa = arrow()
         if form == "parquet":
             with _parquet(name) as file:
-                names = file.schema_arrow.names
-                for column in names if keep is None else (ids, self.text_column, *keep):
-                    if names.count(column) > 1:
-                        twice = f"there are {names.count(column)} columns {column!r}; rename all but one"
+                column_names = file.schema_arrow.names
+                for column in column_names if keep is None else (ids, self.text_column, *keep):
+                    if column_names.count(column) > 1:
+                        twice = f"there are {column_names.count(column)} columns {column!r}; rename all but one"
                         raise ValueError(f"{shown_file(name)}: {twice}")
                 return pa.schema({x.name: _plain(x.type) for x in file.schema_arrow}), file.metadata.num_rows
         if form == "lines":  # lines of stdin may come slowly, so they are waited for later
@@ -168,8 +167,8 @@ class Texts:
         pa = arrow()
         if form == "parquet":
             with _parquet(name) as file:
-                names = [name for name in file.schema_arrow.names if name in self._stored.names]
-                for batch in file.iter_batches(ROWS, columns=names, use_threads=False):
+                column_names = [name for name in file.schema_arrow.names if name in self._stored.names]
+                for batch in file.iter_batches(ROWS, columns=column_names, use_threads=False):
                     yield pa.Table.from_batches([batch])
             return
         records = self._stdin if name == STDIN and self._stdin else self._records(name, form)
@@ -249,9 +248,9 @@ def _csv(lines: Iterable[bytes], where: str) -> Iterator[Record]:
     # strict: an unclosed quote is an error, not a text of all rows that follow
     reader = csv.reader((line.decode("utf-8", "surrogateescape") for line in lines), strict=True)
     with reading(where, "CSV", csv.Error):
-        names = next(reader, [])
-    if len({*names}) < len(names) or not names or not _is_utf8(names):
-        shown_names = ", ".join(map(ascii, names)) or "nothing"
+        column_names = next(reader, [])
+    if len({*column_names}) < len(column_names) or not column_names or not _is_utf8(column_names):
+        shown_names = ", ".join(map(ascii, column_names)) or "nothing"
         raise ValueError(f"{where}: expected a first line with names of columns, each once, found {shown_names}")
     while True:
         try:
@@ -262,9 +261,9 @@ def _csv(lines: Iterable[bytes], where: str) -> Iterator[Record]:
             if "field limit" in str(error):
                 return  # the reader would continue inside the field, and read each of its lines as a row
             continue
-        right = len(fields) == len(names) and _is_utf8(fields)
+        right = len(fields) == len(column_names) and _is_utf8(fields)
         if fields:  # an empty line is not a row
-            yield {name: field or None for name, field in zip(names, fields, strict=True)} if right else {}
+            yield {name: field or None for name, field in zip(column_names, fields, strict=True)} if right else {}
 
 
 def _is_utf8(values: Iterable[Any]) -> bool:

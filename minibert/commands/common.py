@@ -275,10 +275,10 @@ def tell_truncated(
     """
     if not (texts := sorted(truncated)):
         return
-    named = [f"{count} of {line or noun} {line_number(i, empty)}" for i, count in texts[:NAMED]]
+    listed = [f"{count} of {line or noun} {line_number(i, empty)}" for i, count in texts[:NAMED]]
     more = f" and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
     many = f"{len(texts)} {noun}{'s' * (len(texts) > 1)}"
-    tell(f"{many} truncated: too long for this model; tokens left out: {', '.join(named)}{more}")
+    tell(f"{many} truncated: too long for this model; tokens left out: {', '.join(listed)}{more}")
 
 
 def line_number(number: int, empty: Sequence[int]) -> int:

@@ -63,14 +63,14 @@ def run_encode(arguments: Any) -> None:
         if sparse:
             if arguments.normalize:
                 raise ValueError("--normalize is for dense vectors; leave it out")
-            steps = encoder.pipeline(prompt_name, prompt, task=task).noting(truncated)
-            _output_sparse(streamed(steps.stream, chunks, "encode", arguments), arguments.output)
+            pipeline = encoder.pipeline(prompt_name, prompt, task=task).noting(truncated)
+            _output_sparse(streamed(pipeline.stream, chunks, "encode", arguments), arguments.output)
             _tell_truncated(truncated, arguments)
             return
-        steps = encoder.pipeline(prompt_name, prompt, normalize_embeddings=arguments.normalize, task=task)
-        steps = steps.noting(truncated)
-        parts = (part for chunk in chunks for part in chunked(chunk, steps.chunk))
-        vectors, dim = streamed(steps.stream, parts, "encode", arguments), encoder.get_embedding_dimension()
+        pipeline = encoder.pipeline(prompt_name, prompt, normalize_embeddings=arguments.normalize, task=task)
+        pipeline = pipeline.noting(truncated)
+        parts = (part for chunk in chunks for part in chunked(chunk, pipeline.chunk))
+        vectors, dim = streamed(pipeline.stream, parts, "encode", arguments), encoder.get_embedding_dimension()
         if precision != "float32":
             vectors, dim = _smaller(vectors, precision), -(-dim // 8) if precision in BITS else dim
         output_vectors(vectors, dim, np.dtype(PRECISIONS[precision]), pooling, arguments.output, ending)
@@ -134,8 +134,8 @@ def run_embed(arguments: Any) -> None:
     first = next(chunks, [])
     truncated: list[Truncated] = []
     with load_layer(arguments, lazy=len(first) <= FEW_TEXTS and not arguments.whole) as layer:
-        steps = layer.pipeline(pooling, arguments.normalize, arguments.truncate, arguments.threads).noting(truncated)
-        vectors = streamed(steps.stream, chain([first], chunks), "embed", arguments)
+        pipeline = layer.pipeline(pooling, arguments.normalize, arguments.truncate, arguments.threads).noting(truncated)
+        vectors = streamed(pipeline.stream, chain([first], chunks), "embed", arguments)
         output_vectors(vectors, layer.dim, layer.dtype, pooling, arguments.output, ending)
     _tell_truncated(truncated, arguments)
 

@@ -77,9 +77,9 @@ def run(arguments: Any) -> None:
         prompt_name, prompt = arguments.prompt_name, arguments.prompt
         if prompt_name is prompt is None and "query" in model.model.prompts:
             prompt_name = "query"
-        steps = model.model.pipeline(prompt_name, prompt, task="query").noting(truncated)
+        query_pipeline = model.model.pipeline(prompt_name, prompt, task="query").noting(truncated)
         chunks = chunked(questions, max(1, min(QUESTIONS, RESULTS // max(1, arguments.k))))
-        print_lines(_in_chunks(chunks, truncated, partial(_answers, stored, model, steps, arguments)))
+        print_lines(_in_chunks(chunks, truncated, partial(_answers, stored, model, query_pipeline, arguments)))
     tell_truncated(truncated, "question")
     if stored.precision in BITS:
         tell(f"{stored.precision} vectors are compared by Hamming distance: a score is minus the bits that differ")
@@ -147,19 +147,19 @@ def _in_chunks(
 
 
 def _answers(
-    stored: StoredVectors, model: TextModel, steps: TextPipeline, arguments: Any, questions: list[str]
+    stored: StoredVectors, model: TextModel, query_pipeline: TextPipeline, arguments: Any, questions: list[str]
 ) -> Iterator[str]:
     from minibert.equations.quantization import BITS
     from minibert.models.sentences.token_pairs import pairs_of
 
     alone, digits = len(arguments.texts) == 1, 0 if stored.precision in BITS else 3
-    numbers, scores = stored.search(steps.all(questions), arguments.k)
+    numbers, scores = stored.search(query_pipeline.all(questions), arguments.k)
     names = arguments.show or [stored.meta["text_column"]]
     ids, columns = stored.ids(numbers.ravel()), {name: stored.column(name, numbers.ravel()) for name in names}
     texts = stored.column(stored.meta["text_column"], numbers.ravel()) if arguments.why else {}
 
     def split(question: str, row: int) -> SimilarityPairs:
-        return pairs_of(question, steps, texts[row], model.pipeline, model.model.sentence_config.measure)
+        return pairs_of(question, query_pipeline, texts[row], model.pipeline, model.model.sentence_config.measure)
 
     for question, rows, row_scores in zip(questions, numbers.tolist(), scores.tolist(), strict=True):
         row_values = [{name: column[row] for name, column in columns.items()} for row in rows]

@@ -279,8 +279,8 @@ def open_folder(folder: str, mmap: bool = True) -> Checkpoint:
     if not os.path.isdir(folder):
         raise CheckpointError(f"{folder}: no such folder; expected one with {SINGLE}, fetch it beside the other files")
     names = sorted([*os.listdir(folder), *glob("onnx/*", root_dir=folder)])
-    other, advice = advice_for(names)
-    contents = f"only {', '.join((other or names)[:8])}" if names else "an empty folder"
+    foreign, advice = advice_for(names)
+    contents = f"only {', '.join((foreign or names)[:8])}" if names else "an empty folder"
     raise CheckpointError(f"{folder} has no {SINGLE} and no {INDEX}; found {contents}{advice}")
 
 
@@ -290,6 +290,6 @@ def advice_for(names: Iterable[str]) -> tuple[list[str], str]:
         ((".bin", ".h5", ".msgpack", ".ckpt", ".pt", ".pth"), CONVERT),
         ((".onnx", ".gguf", "openvino_model.xml"), EXPORTED),
     ):
-        if other := [name for name in names if name.endswith(endings) and name != "openvino_model.bin"]:
-            return other, f": {advice}"
+        if foreign := [name for name in names if name.endswith(endings) and name != "openvino_model.bin"]:
+            return foreign, f": {advice}"
     return [], ""

@@ -40,14 +40,14 @@ class RemoteFile(SafetensorsFile):
     fetched span is one file in a folder, named by its first and last byte and by the size of the whole file.
     """
 
-    def __init__(self, files: Any, name: str) -> None:
-        """`files`: the Repository."""
+    def __init__(self, repository: Any, name: str) -> None:
+        """`repository`: the Repository of the file."""
         # no file is mapped: the local reader's __init__ is not called
-        self.path, self._files, self._name, self._folder = Path(name), files, name, files.ranges(name)
+        self.path, self._repository, self._name, self._folder = Path(name), repository, name, repository.ranges(name)
         self._lock, self._requests = threading.Lock(), 0
         saved = self._saved()
-        spans = saved or [(0, *files.part(name, (0, HEADER_GUESS)))]
-        self._size, described = spans[0][2], files.describe(name)
+        spans = saved or [(0, *repository.part(name, (0, HEADER_GUESS)))]
+        self._size, described = spans[0][2], repository.describe(name)
         try:
             self._bytes = np.frombuffer(memory_map.mmap(-1, max(8, self._size)), np.uint8)
         except OSError as error:
@@ -85,12 +85,12 @@ class RemoteFile(SafetensorsFile):
 
         def fetch_run(run: Span) -> None:
             start, stop = run[0] * FETCH_BYTES, run[1] * FETCH_BYTES
-            content, size = self._files.part(self._name, (start, stop))
+            content, size = self._repository.part(self._name, (start, stop))
             wanted, received = (min(stop, self._size) - start, self._size), (len(content), size)
             if received != wanted:  # missing bytes would be zeros
                 template = "{:,} bytes of a file of {:,}"
                 wrong = f"expected {template.format(*wanted)}, found {template.format(*received)}"
-                raise self._files.refusal(self._name, wrong)
+                raise self._repository.refusal(self._name, wrong)
             self._save(start, content)
             bar.update(run[1] - run[0])
 
@@ -103,7 +103,7 @@ class RemoteFile(SafetensorsFile):
             # a bar on a terminal, after a second
             bar_options: dict[str, Any] = dict(unit="B", unit_scale=FETCH_BYTES, leave=False, delay=1, disable=None)
             total = sum(stop - start for start, stop in runs)
-            with tqdm(total=total, desc=self._files.describe(self._name), **bar_options) as bar:  # type: ignore[no-untyped-call]
+            with tqdm(total=total, desc=self._repository.describe(self._name), **bar_options) as bar:  # type: ignore[no-untyped-call]
                 parallel_for(fetch_run, runs, MOST_AT_ONCE)
 
     def _read(self, start: int, stop: int) -> Array:
@@ -167,9 +167,9 @@ class RemoteCheckpoint(Checkpoint):
     """
 
     def __init__(
-        self, files: Any, weight_map: dict[str, str] | None, lazy: bool, mmap: bool, whole: bool, above: str
+        self, repository: Any, weight_map: dict[str, str] | None, lazy: bool, mmap: bool, whole: bool, above: str
     ) -> None:
-        self._remote, self._lazy, self._whole, self._above = files, lazy, whole, above
+        self._repository, self._lazy, self._whole, self._above = repository, lazy, whole, above
         super().__init__(str, weight_map, mmap)
 
     def table(self, name: str, dtype: np.dtype[Any] | str = "float32", formats: Iterable[str] = NUMPY_DTYPE) -> Table:
@@ -183,9 +183,9 @@ class RemoteCheckpoint(Checkpoint):
 
     def _file(self, name: str) -> SafetensorsFile:
         if name not in self._files:
-            full, files = self._above + name, self._remote
-            path = files.cached(full) or (files.download(full) if self._whole else None)
-            self._files[name] = SafetensorsFile(path, self._mmap) if path else RemoteFile(files, full)
+            full, repository = self._above + name, self._repository
+            path = repository.cached(full) or (repository.download(full) if self._whole else None)
+            self._files[name] = SafetensorsFile(path, self._mmap) if path else RemoteFile(repository, full)
         return self._files[name]
 
 

@@ -241,11 +241,11 @@ class Repository:
                 self.cached(above + shard)  # notes every shard as a model file, even one that is never opened
             return weight_map
         names = self._list(index_name)
-        other, advice = advice_for(names)
-        file_names = (_one_line(", ".join((other or names)[:8])) or "nothing") + advice
+        foreign, advice = advice_for(names)
+        file_names = (_one_line(", ".join((foreign or names)[:8])) or "nothing") + advice
         raise HubError(f"{self.describe(above)}: expected {SINGLE} or {INDEX}, found only {file_names}")
 
-    def _list(self, wanted: str) -> list[str]:
+    def _list(self, name: str) -> list[str]:
         """Return the names of all files; the Hub is asked once for each commit. Raises HubError."""
         with self._lock:
             if self._files is None:
@@ -254,8 +254,8 @@ class Repository:
             if self._files is None and self.offline:
                 # another program filled this cache: if it holds the model, a file that it lacks does not exist
                 has_model = any(map(self.cached, ("config.json", "modules.json")))
-                if not has_model or wanted.endswith((SINGLE, INDEX)):
-                    raise self.refusal(wanted, f"it is not in the cache, and {self.offline}")
+                if not has_model or name.endswith((SINGLE, INDEX)):
+                    raise self.refusal(name, f"it is not in the cache, and {self.offline}")
                 return []
             if self._files is None:
                 self.ask()

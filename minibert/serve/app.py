@@ -29,7 +29,7 @@ from minibert.http_guard import LOCAL, Refusal, has_token, host_name
 
 from . import options
 from .options import DEFAULTS, Limits
-from .requests import FORM, OPENAI, SPARSE, TEI, Parsed, read_prediction, read_rerank, read_texts
+from .requests import ENCODING, OPENAI, SPARSE, TEI, Parsed, read_prediction, read_rerank, read_texts
 from .worker import LABELS, SCORES, SPARSE_VECTORS, VECTORS, Job, Kind, Model, Worker, open_models
 
 HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}  # a refusal's status -> extra headers
@@ -46,10 +46,10 @@ BUCKETS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)  # seconds, of the histogram
 
 def embeddings(model: Model, request: Parsed, job: Job) -> Any:
     """Return vectors in OpenAI's form."""
-    form = request.get(*FORM, default="float")
+    encoding = request.get(*ENCODING, default="float")
     vectors = _finite(model.shortened(job.result(), request.get("dimensions"), request.get("normalized")))
-    vectors = quantized(vectors, form) if form in BITS else vectors.astype("<f4")
-    as_bytes = form == "base64"
+    vectors = quantized(vectors, encoding) if encoding in BITS else vectors.astype("<f4")
+    as_bytes = encoding == "base64"
     rows = [base64.b64encode(row.tobytes()).decode() for row in vectors] if as_bytes else vectors.tolist()
     data = [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)]
     return {"object": "list", "data": data, "model": model.names[0], **_usage(job)}
@@ -275,10 +275,10 @@ class Server:
     async def list_models(self, request: Any) -> Any:
         """GET /v1/models, or one of them: /v1/models/NAME."""
         requested = request.path_params.get("name")
-        kind = {"object": "model", "created": self.started, "owned_by": "minibert"}
+        common_fields = {"object": "model", "created": self.started, "owned_by": "minibert"}
         models = {requested: self._model(requested)} if requested else {model.names[0]: model for model in self.models}
         entries = [
-            {"id": name, **kind, "identity": await asyncio.to_thread(getattr, model.encoder, "identity")}
+            {"id": name, **common_fields, "identity": await asyncio.to_thread(getattr, model.encoder, "identity")}
             for name, model in models.items()
         ]
         return as_json(entries[0] if requested else {"object": "list", "data": entries})
@@ -366,10 +366,10 @@ async def read_body(request: Any, limits: Limits) -> bytes:
 
 def refused(refusal: Refusal, headers: Mapping[str, str] | None = None) -> Any:
     """Return the answer of a refusal, in OpenAI's form."""
-    kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
+    error_type = "server_error" if refusal.status >= 500 else "invalid_request_error"
     # many clients cannot read JSON with half of a surrogate pair, which a field's name may have
     param = refusal.param and refusal.param.encode("utf-8", "replace").decode()
-    error = {"message": str(refusal), "type": kind, "param": param, "code": refusal.code}
+    error = {"message": str(refusal), "type": error_type, "param": param, "code": refusal.code}
     return as_json({"error": error}, refusal.status, {**(headers or {}), **HEADERS.get(refusal.status, {})})
 
 

@@ -13,8 +13,9 @@ from minibert.http_guard import Field, Refusal, check_fields, read_json, wrong
 
 from .options import Limits
 
-FORMS = ("float", "base64", "binary", "ubinary")  # how a vector is written
-FORM = ("encoding_format", "embedding_type", "encoding_type")  # the field's name in OpenAI's API, Jina's, LlamaIndex
+ENCODINGS = ("float", "base64", "binary", "ubinary")  # how a vector is written
+# the field's name in OpenAI's API, Jina's, LlamaIndex
+ENCODING = ("encoding_format", "embedding_type", "encoding_type")
 TASK = ("task", "prompt_name", "input_type")  # the field's name in Jina's API, TEI's and Cohere's
 
 
@@ -45,7 +46,7 @@ ANYTHING: Field = ("anything", lambda value: True)
 STRING: Field = ("a string", lambda value: isinstance(value, str))
 POSITIVE: Field = ("an integer >= 1", lambda value: type(value) is int and value >= 1)
 FLAG: Field = ("true or false", lambda value: type(value) is bool)
-A_FORM: Field = (f"one of {', '.join(map(repr, FORMS))}", lambda value: value in FORMS)
+ONE_ENCODING: Field = (f"one of {', '.join(map(repr, ENCODINGS))}", lambda value: value in ENCODINGS)
 RIGHT: Field = ("'Right': the end of a text is cut off here", lambda value: str(value).lower() == "right")
 ALWAYS: Field = ("true: special tokens are always added", lambda value: value is True)
 NEVER: Field = ("false: each text is encoded alone", lambda value: value is False)
@@ -65,7 +66,7 @@ SPARSE = COMMON | dict.fromkeys(TASK, STRING) | {
     "inputs": ANYTHING, "truncate_prompt_tokens": TOKENS, "prompt": PROMPT, "instruction": PROMPT,
 }  # fmt: skip
 TEI = SPARSE | {"normalize": FLAG, "dimensions": POSITIVE}
-OPENAI = {name: field for name, field in SPARSE.items() if name != "inputs"} | dict.fromkeys(FORM, A_FORM) | {
+OPENAI = {name: field for name, field in SPARSE.items() if name != "inputs"} | dict.fromkeys(ENCODING, ONE_ENCODING) | {
     "input": ANYTHING, "dimensions": POSITIVE, "normalized": FLAG, "late_chunking": NEVER,
     "output_dimension": "send dimensions", "output_dtype": "send encoding_format",
     "embedding_types": "send encoding_format",

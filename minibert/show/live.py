@@ -36,7 +36,7 @@ from minibert.models.patching import patching_map
 from minibert.threads.computing import compute
 
 from .attention import PARTS, named_kinds, opened_cell, shares_of, terms_of
-from .live_state import SAVED, State, change_of, read_question, read_state, with_replaced
+from .live_state import SAVED, State, change_of, check_token, read_question, read_state, with_replaced
 from .page import KEPT, Beside, Run, check_size, contents, first_choice, render_page, shown_tokens
 from .page_parts import as_json, rendered
 from .prediction import activation_of, names_of, shown_head, token_name
@@ -134,8 +134,7 @@ class Live:
         if self.encoder is None or self.head is None or self.head.name not in WORD_HEADS:
             raise ValueError("this model has no head for words, so there is nothing to choose from")
         logits = runs.run.trace["logits"][0]
-        if token >= len(logits):
-            raise ValueError(f"token {token} is not there: the text has {len(logits)}; choose another one")
+        check_token(token, len(logits))
         tokenizer, ids = self.layer.tokenizer, runs.run.batch["input_ids"][0].tolist()
         chosen = logits[token].astype(np.float64)
         if temperature == 0:  # the likeliest
@@ -143,11 +142,11 @@ class Live:
         else:
             probabilities = next_word_probabilities(chosen, temperature, k or None, p)
         word, plain = drawn(probabilities, np.random.default_rng(seed).random()), softmax(chosen)
-        shown = np.argsort(-chosen, kind="stable")[:SHOWN].tolist()
+        likeliest = np.argsort(-chosen, kind="stable")[:SHOWN].tolist()
         last = self.head.name == "next_word" and token + 1 == len(ids)
         name = partial(token_name, self.encoder)
         return {
-            "words": [[name(i), float(plain[i]), float(probabilities[i])] for i in shown],
+            "words": [[name(i), float(plain[i]), float(probabilities[i])] for i in likeliest],
             "kept": int(np.count_nonzero(probabilities)),
             "sampled": [name(word), float(probabilities[word])],
             "appended": tokenizer.decode([*ids, word])[len(tokenizer.decode(ids)) :] if last else None,

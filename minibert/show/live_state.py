@@ -211,20 +211,21 @@ def _check_places(patch: Patch, count: int, other_count: int) -> None:
         raise ValueError(f"values of every token need two texts of as many tokens, found {count} and {other_count}; "
                          "choose one token")  # fmt: skip
     for place, tokens in ((patch.place, count), (patch.source, other_count)):
-        if place is not None and place >= tokens:
-            raise _no_token(place, tokens)
+        if place is not None:
+            check_token(place, tokens)
 
 
-def _no_token(place: int, count: int) -> ValueError:
-    return ValueError(f"token {place} is not there: the text has {count}; choose another one")
+def check_token(place: int, count: int) -> None:
+    """Raise ValueError for a token that a text of `count` tokens does not have."""
+    if place >= count:
+        raise ValueError(f"token {place} is not there: the text has {count}; choose another one")
 
 
 def with_replaced(layer: EmbeddingLayer, input_ids: Array, replaced: Iterable[tuple[int, str]]) -> Array:
     """Replace some tokens in ids (1, seq). Raises ValueError if a text is not one token."""
     ids = input_ids.copy()
     for place, token in replaced:
-        if place >= ids.shape[1]:
-            raise _no_token(place, ids.shape[1])
+        check_token(place, ids.shape[1])
         ids[0, place] = _id_of(layer, token, layer.tokens(ids[0, place : place + 1])[0] or "")
     return ids
 

@@ -159,11 +159,11 @@ def contents(run: Run) -> Contents:
     tokens = shown_tokens(layer, input_ids)
     plan, values = layer_plan(layer.steps, layer.config), dict[str, Any]({GIVEN: given(run.batch)})
     ids = lookup_ids(plan, values)
-    shown = list(parts.stages(run.trace, plan, values))
+    bands = list(parts.stages(run.trace, plan, values))
     # a projection changes the width, and only rows of equal width fit one axis
-    groups, output = [list(group) for _, group in groupby(shown, lambda stage: stage.rows.shape[-1])], shown[-1].rows
+    groups, output = [list(group) for _, group in groupby(bands, lambda stage: stage.rows.shape[-1])], bands[-1].rows
     norm, norm_lines = parts.norm_of(groups, tokens)
-    positions = next((stage for stage in shown if stage.ids == POSITIONS), None)
+    positions = next((stage for stage in bands if stage.ids == POSITIONS), None)
     numbers: dict[str, Any] = {
         "data": {
             "float": output.dtype.str[1:],
@@ -172,7 +172,7 @@ def contents(run: Run) -> Contents:
             "norm": norm,
             "similarity": None if positions is None else {
                 "positions": ids[POSITIONS][0].tolist(),
-                "cosines": parts.packed(cosine_similarity(positions.rows).astype(np.float32)),
+                "cosines": parts.packed_float32(cosine_similarity(positions.rows)),
             },
         }
     }  # fmt: skip

@@ -47,6 +47,11 @@ def packed(numbers: Array) -> str:
     return base64.b64encode(np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<")).tobytes()).decode()
 
 
+def packed_float32(numbers: Array) -> str:
+    """Pack numbers as float32."""
+    return packed(numbers.astype(np.float32))
+
+
 def as_json(data: Any) -> str:
     """Write data for a script element. "</" or "<!--" would end or change the script: no "<" is left."""
     return json.dumps(data, ensure_ascii=True).replace("<", "\\u003c")
@@ -340,7 +345,7 @@ def beside_numbers(encoder: Encoder, trace: Trace, tokens: Sequence[str], other:
         "tokens": list(tokens),
         "first": min(1, len(tokens) - 1),
         "attention": packed(np.stack([other[f"attentions.{i}"][0] for i in range(count)])),
-        "cosines": packed(np.stack(cosines).astype(np.float32)),
+        "cosines": packed_float32(np.stack(cosines)),
         "sum": sum_numbers(encoder, trace[states[-1]][0], other[states[-1]][0]),
     }
 
@@ -354,7 +359,7 @@ def sum_numbers(encoder: Encoder, rows: Array, others: Array) -> dict[str, Any]:
         pairs = pairs_of_rows(encoder, rows, others)
     except (ValueError, MinibertError) as error:
         return {"wrong": f"Not shown: {error}."}
-    numbers = packed(pairs.astype(np.float32))
+    numbers = packed_float32(pairs)
     measure = encoder.sentence_config.measure
     return {"numbers": numbers, "shape": pairs.shape, "measure": measure, "similarity": float(pairs.sum())}
 

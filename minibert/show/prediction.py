@@ -33,7 +33,7 @@ from minibert.models.encoder import Encoder
 from minibert.models.heads.heads import logit_pieces, positions_of
 from minibert.models.heads.labels import REGRESSION, SEVERAL
 
-from .page_parts import packed, rendered_part
+from .page_parts import packed_float32, rendered_part
 from .text import visible
 
 LIKELIEST = 5  # labels that a page shows
@@ -256,13 +256,13 @@ def prediction_numbers(
         shares = logit_shares(encoder, input_ids, trace, head, labels)
         in_blocks = np.concatenate([shares.heads, shares.feed_forward[..., None]], axis=3)
         terms = [in_blocks.reshape(*labels.shape, -1), shares.input_layer[..., None], shares.biases[..., None]]
-        packed_shares, totals = _packed_float32(np.concatenate(terms, axis=2)), _packed_float32(shares.total)
+        packed_shares, totals = packed_float32(np.concatenate(terms, axis=2)), packed_float32(shares.total)
     return {
         "each": head.pooling == "every",
         "chance": chance,
         "k": labels.shape[1],
         "names": [[names[i] for i in row] for row in labels.tolist()],
-        "lens": _packed_float32(np.stack(lens, axis=1)),
+        "lens": packed_float32(np.stack(lens, axis=1)),
         "best": [
             [(names[int(i[row])], float(most[row])) for i, most in zip(best, highest, strict=True)]
             for row in range(len(labels))
@@ -299,7 +299,3 @@ def _after_each_block(encoder: Encoder, head: BoundHead, input_ids: Array, trace
         logits = np.concatenate([piece for _, piece in logit_pieces(head, x)], axis=1)
         yield logits.mean(axis=0, keepdims=True) if head.pooling == "late" else logits
     yield trace["logits"].reshape(-1, head.labels)
-
-
-def _packed_float32(numbers: Array) -> str:
-    return packed(numbers.astype(np.float32))

@@ -208,8 +208,8 @@ class _Work:
     def _hold(self) -> None:
         """Hold BLAS to one thread for the threads that compute, or restore its thread count after the last one."""
         needs = [blas for blas in self.slots.values() if blas != "small"]
-        free = self._before is None
-        if free and (len(needs) > 1 or "held" in needs):
+        held = self._before is not None
+        if not held and (len(needs) > 1 or "held" in needs):
             self._before = [library.num_threads for library in libraries()]
             numbers = [1] * len(self._before)
         elif self._before is not None and not needs:
@@ -223,7 +223,7 @@ class _Work:
             clear(force=True)
             library.set_num_threads(number)
             clear(force=True)
-        if not free:
+        if held:
             self._before = None
 
 
