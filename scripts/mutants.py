@@ -92,9 +92,9 @@ WINGS = {
         M("writing", "writing", "mode = stat.S_IMODE(path.stat().st_mode)", "path.stat()"),
     )),
     "hub": Wing("hub", "hub", (
-        M("remote", "remote", "same = len({size for *_, size in spans}) == 1", "same = bool(spans)"),
+        M("remote", "remote", "one_size = len({size for *_, size in spans}) == 1", "one_size = bool(spans)"),
         M("remote", "remote", "+ (stop == self._size)", "+ 1"),
-        M("remote faults", "remote", "            if found != wanted:", "            if False:"),
+        M("remote faults", "remote", "            if received != wanted:", "            if False:"),
         M("faults repository", "repository", '.sha or ""):  # it becomes part of a path', '.sha and "0" * 40):'),
         M("secrets", "repository", 'if token and not re.fullmatch(r"[!-~]+", token)', "if False"),
     )),
@@ -110,7 +110,7 @@ WINGS = {
         M("refusals", "app", "not (last.isdigit() or", "not ("),
         M("refusals", "app", "            if len(body) > limits.body:", "            if False:"),
         M("refusals", "requests", "if any(value != next(iter(", "if any(value == 7 != next(iter("),
-        M("worker", "worker", "    for one in ready if len(ready) > 1 else ():", "    for one in ():"),
+        M("worker", "worker", "    for single in ready if len(ready) > 1 else ():", "    for single in ():"),
     )),
     "bulk": Wing("bulk", "bulk", (
         M("bulk", "stored", 'elif meta["rows"] != ends[-1] + rows:', "elif False:"),
