@@ -101,9 +101,9 @@ class Stack:
     @cached_property
     def shapes(self) -> list[Shape]:
         """The shapes of the weights of all matrix products."""
-        parts = [part.work for block in self.blocks for part in block.parts]
-        halved = {own.up for own in parts if isinstance(own, BoundFeedForward) and own.gate == own.up}
-        sizes = ((each.shape, path in halved, each.column_major) for path, each in self._maps)
+        sublayers = [part.work for block in self.blocks for part in block.parts]
+        halved = {ffn.up for ffn in sublayers if isinstance(ffn, BoundFeedForward) and ffn.gate == ffn.up}
+        sizes = ((module.shape, path in halved, module.column_major) for path, module in self._maps)
         return [(outputs // (2 if half else 1), width, column_major) for (outputs, width), half, column_major in sizes]
 
     @cached_property
@@ -119,8 +119,8 @@ class Stack:
     @cached_property
     def panel_rows(self) -> int:
         """The most rows of products with panels: 0 without panels, FEW if some are views, whose rows lie far apart."""
-        pieces = [piece for _, each in self._maps if each.panels for _, piece in each.panels.pieces]
-        if not pieces or not all(each.panels for _, each in self._maps):
+        pieces = [piece for _, module in self._maps if module.panels for _, piece in module.panels.pieces]
+        if not pieces or not all(module.panels for _, module in self._maps):
             return 0
         return sys.maxsize if all(piece.flags.c_contiguous for piece in pieces) else FEW
 
@@ -137,7 +137,7 @@ class Stack:
     @cached_property
     def shares(self) -> bool:
         """Whether products of these weights have the same bits on BLAS's own threads as on one thread."""
-        return all(each.dtype == np.float32 and kernel().shares(each.shape[1]) for _, each in self._maps)
+        return all(module.dtype == np.float32 and kernel().shares(module.shape[1]) for _, module in self._maps)
 
     @property
     def transposed_in_reference(self) -> list[str]:
@@ -191,10 +191,10 @@ def run_model(
         blas = "own"
 
     def work(tile: Packed) -> None:
-        taken = take(tile) if take and not stack.each_text else None
-        x = run_blocks(stack, layer.rows(tile), tile, taken, panels=blas != "own")
-        for part, own in _by_text(tile, x, take) if stack.each_text else [(tile, x)]:
-            put(part, own)
+        needed = take(tile) if take and not stack.each_text else None
+        x = run_blocks(stack, layer.rows(tile), tile, needed, panels=blas != "own")
+        for part, rows in _by_text(tile, x, take) if stack.each_text else [(tile, x)]:
+            put(part, rows)
 
     compute(work, tiles, threads, blas)
 
@@ -203,9 +203,9 @@ def _by_text(tile: Packed, x: Array, take: Callable[[Packed], Array | None] | No
     """Yield the texts of a tile one by one, with the rows to keep of each."""
     start = 0
     for text in tile.tiles(1):
-        own = x[start : (start := start + text.inputs.seq)]
-        taken = take(text) if take else None
-        yield text, own if taken is None else own[taken]
+        rows = x[start : (start := start + text.inputs.seq)]
+        needed = take(text) if take else None
+        yield text, rows if needed is None else rows[needed]
 
 
 def run_blocks(
@@ -240,7 +240,7 @@ def run_blocks(
         angles, growth = {}, None
         if rotary := stack.rotary:
             positions = layout.filled(tile.where()[1])
-            angles = {each: (*rotary.rotary(positions, each), rotary.pairing) for each in stack.rotations}
+            angles = {kind: (*rotary.rotary(positions, kind), rotary.pairing) for kind in stack.rotations}
             growth = rotary.query_factor(positions)
         shared = _shared_terms(stack.schemes, pieces) if stack.schemes else {}
         run = Run(rows, pieces, angles, growth, shared, Scratch(layout.rows, dtype), ScratchBuffer(), cache, panels)
