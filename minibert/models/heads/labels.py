@@ -160,11 +160,11 @@ class Labels(Sentences):
         head, items = self.head("token_classes"), listed(texts)
         longest = self.max_seq_length if self._length_set else self.sentence_config.tokenizer_length
         pipeline = self.pipeline_of(EntityPipeline, head=head, longest=longest, spans=[])
-        rows = pipeline.all(items)
-        for logits in rows:
+        all_logits = pipeline.all(items)
+        for logits in all_logits:
             check_numbers(logits)
-        parts = zip(items, pipeline.spans, map(softmax, rows), strict=True)
-        entities = [list(grouped(text, spans, row, head.id2label)) for text, spans, row in parts]
+        parts = zip(items, pipeline.spans, map(softmax, all_logits), strict=True)
+        entities = [list(grouped(text, spans, probabilities, head.id2label)) for text, spans, probabilities in parts]
         return entities[0] if isinstance(texts, str) else entities
 
     def answer(self, question: str, text: str) -> Answer:
@@ -403,8 +403,8 @@ def _scores(model: PairScoring, pairs: Any, options: Mapping[str, Any], method: 
     pipeline = model.logits_pipeline(
         options["prompt_name"], options["prompt"], options["threads"], numbered=lambda i: items.index(different[i])
     )
-    rows = dict(zip(different, pipeline.all(different, method if options["show_progress_bar"] else ""), strict=True))
-    logits = np.array([rows[item] for item in items], model.dtype).reshape(len(items), labels)
+    by_pair = dict(zip(different, pipeline.all(different, method if options["show_progress_bar"] else ""), strict=True))
+    logits = np.array([by_pair[item] for item in items], model.dtype).reshape(len(items), labels)
     scores = np.asarray(activate(logits))
     if scores.shape != logits.shape:
         raise ValueError(f"activation_fn must keep the shape {logits.shape} of the logits, found {scores.shape}")

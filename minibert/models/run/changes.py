@@ -159,14 +159,14 @@ class Recorder:
 
     def _changed(self, name: str, x: Array, whole: tuple[int, ...], part: Callable[[Array], Array]) -> Array:
         """Return the new values, checked. whole: the batch's shape; part: selects the tile's values of a batch."""
-        change = self.change[name]
-        if callable(change):  # a copy: the function may keep it or write into it
-            values = _numbers(name, change(x.copy()), x.dtype)
+        new = self.change[name]
+        if callable(new):  # a copy: the function may keep it or write into it
+            values = _numbers(name, new(x.copy()), x.dtype)
             if values.shape != x.shape:
                 problem = f"was given values of shape {x.shape} and must return that shape"
                 raise ValueError(f"change[{name!r}] {problem}, found {values.shape}")
             return values
-        values = _numbers(name, change, x.dtype)
+        values = _numbers(name, new, x.dtype)
         if values.shape not in (whole, (1, *whole[1:])):
             raise ValueError(f"change[{name!r}] must have shape {whole}, as trace has it, found {values.shape}")
         return part(np.broadcast_to(values, whole))

@@ -172,8 +172,8 @@ class InputLayer(OfModules):
         table), ValueError (shapes that disagree, a sequence too long, both or neither of ids and inputs_embeds).
         """
         if (input_ids is None) == (inputs_embeds is None):
-            count = "neither" if input_ids is None else "both"
-            raise ValueError(f"pass input_ids (batch, seq) or inputs_embeds {self._embeds_shape}, found {count}")
+            which = "neither" if input_ids is None else "both"
+            raise ValueError(f"pass input_ids (batch, seq) or inputs_embeds {self._embeds_shape}, found {which}")
         past_length = _count(past_length)
         if input_ids is not None:
             first = input_ids[0] if isinstance(input_ids, list) and input_ids else input_ids

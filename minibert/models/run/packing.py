@@ -49,8 +49,8 @@ class Group(NamedTuple):
     def select(self, x: Array) -> Array:
         """Return the tokens of the group: (rows, ...) -> (texts, length, ...), a view."""
         count = len(self.texts)
-        rows = x[self.first : self.first + count * self.rows].reshape(count, self.rows, *x.shape[1:])
-        return rows[:, : self.length]
+        with_padding = x[self.first : self.first + count * self.rows].reshape(count, self.rows, *x.shape[1:])
+        return with_padding[:, : self.length]
 
     def part(self, start: int, stop: int) -> Group:
         """Return some of the sequences as a group."""
@@ -189,17 +189,17 @@ def unpadded(inputs: Inputs, keep: Array, texts: Array | None = None) -> Packed:
     if inputs.batch == 1 and keep.all():  # already one long sequence
         return Packed(inputs, texts, lengths, np.arange(inputs.seq))
     members, positions = np.nonzero(keep[texts])
-    rows = texts[members]
+    sequences = texts[members]
 
     def pack(ids: Any) -> Any:
         if isinstance(ids, slice):
             return (positions + ids.start)[None]
         if ids is None or isinstance(ids, int):
             return ids
-        return np.broadcast_to(ids, (inputs.batch, inputs.seq, *ids.shape[2:]))[rows, positions][None]
+        return np.broadcast_to(ids, (inputs.batch, inputs.seq, *ids.shape[2:]))[sequences, positions][None]
 
     ids = {name: pack(values) for name, values in inputs.ids.items()}
-    packed = Inputs(1, len(rows), ids, pack(inputs.inputs_embeds), pack(inputs.attention_mask))
+    packed = Inputs(1, len(sequences), ids, pack(inputs.inputs_embeds), pack(inputs.attention_mask))
     return Packed(packed, texts, lengths[texts], positions)
 
 
@@ -295,9 +295,9 @@ def pieces_of(
         texts = max(1, len(group.texts))
         together = texts if whole else max(1, SCORES // (heads * group.length**2))
         for some in range(0, texts, together):
-            part = group if together >= texts else group.part(some, some + together)
-            keys = part._replace(length=length, rows=part.rows + past)
-            numbers = len(part.texts) * heads * min(step, group.length) * length
+            subgroup = group if together >= texts else group.part(some, some + together)
+            keys = subgroup._replace(length=length, rows=subgroup.rows + past)
+            numbers = len(subgroup.texts) * heads * min(step, group.length) * length
             heads_step = heads if whole else -(-heads // -(-numbers // SCORES))
             for start in range(0, max(1, group.length), step):
                 queries = slice(start, min(start + step, group.length))
@@ -306,5 +306,5 @@ def pieces_of(
                     visible = {window: keys_of(queries, past, length, causal, window) for window in windows}
                 for first in range(0, heads, heads_step):
                     some_heads = slice(first, first + heads_step)
-                    pieces.append(Piece(part, keys, some_heads, queries, visible, masks))
+                    pieces.append(Piece(subgroup, keys, some_heads, queries, visible, masks))
     return pieces

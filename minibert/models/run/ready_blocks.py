@@ -219,7 +219,7 @@ def attending(modules: Modules, attention: BoundAttention, hook: Hook | None = N
     )
     if attention.rotated:
         of_queries += (lambda run, x: x if run.growth is None else np.multiply(x, run.growth[:, None], out=x),)
-    shared, head_dim = attention.key_heads != attention.heads, attention.head_dim
+    grouped, head_dim = attention.key_heads != attention.heads, attention.head_dim
     key_head = np.arange(attention.heads) // (attention.heads // attention.key_heads)  # the key head of each query head
 
     def gather(run: Run, x: Array) -> Array:
@@ -236,7 +236,7 @@ def attending(modules: Modules, attention: BoundAttention, hook: Hook | None = N
         context = run.scratch["context", len(x), q.shape[1]]
         for piece in run.pieces:  # on one thread: BLAS's threads still spin, so a second one gains nothing
             heads, queries, visible = piece.heads, piece.queries, piece.visible[attention.window]
-            their = key_head[heads] if shared else heads
+            their = key_head[heads] if grouped else heads
             # views (texts, heads, length, head_dim) of the rows of some sequences
             q_, context_ = (
                 piece.group.select(x.reshape(len(x), attention.heads, head_dim)).swapaxes(1, 2)[:, heads, queries]
