@@ -83,12 +83,12 @@ def run(arguments: Any) -> None:
     sentences = SentenceOptions(**sentence_options(arguments))
     options = {name: getattr(arguments, name) for name in ("prompt_name", "prompt", "same_bits")}
     memory = {name: getattr(arguments, name) for name in ("threads", "mmap")}  # a continued run may change these
-    model = open_vectors(arguments.model, asked=sentences, **arguments.hub, **options, **memory)
+    model = open_vectors(arguments.model, overrides=sentences, **arguments.hub, **options, **memory)
     settings = {
         "minibert": arguments.version,
         "model": arguments.model,
         **options,
-        "options": sentences.given() or None,
+        "options": sentences.passed() or None,
     }
     progress = Progress(texts.expected)
     with model.model:

@@ -97,7 +97,7 @@ def _model(arguments: Any, stored: StoredVectors) -> TextModel:
     arguments.unnamed = False  # the folder names it
     try:
         options = SentenceOptions(**(meta.get("options") or {}))
-        model = open_vectors(name, asked=options, threads=arguments.threads, **hub)
+        model = open_vectors(name, overrides=options, threads=arguments.threads, **hub)
     except MinibertError as error:
         if arguments.named is not None:
             raise

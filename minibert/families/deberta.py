@@ -49,11 +49,11 @@ def distances(config: Config, binder: Binder) -> dict[str, Any]:
     from minibert.families.parts.attention_schemes import deberta_norm, deberta_rows
     from minibert.families.parts.modules import Embedding
 
-    found: dict[str, Any] = {}
+    modules: dict[str, Any] = {}
     if config.flag("relative_attention"):
         rows = deberta_rows(config)[2], config.integer("hidden_size")
-        found["encoder.rel_embeddings"] = Embedding(binder.table(("encoder.rel_embeddings.weight",), rows))
-    return found | deberta_norm(config).bound(config, binder, "", config.integer("hidden_size"))
+        modules["encoder.rel_embeddings"] = Embedding(binder.table(("encoder.rel_embeddings.weight",), rows))
+    return modules | deberta_norm(config).bound(config, binder, "", config.integer("hidden_size"))
 
 
 def position_kinds(config: Config) -> tuple[str, ...]:
@@ -70,26 +70,29 @@ def position_scale(config: Config, head_dim: int, i: int) -> float:
     return 1 / math.sqrt((1 + len(position_kinds(config))) * head_dim)
 
 
-def position_term(kind: str, shared: str, own: str) -> Callable[[BindContext], PositionTerm | None]:
-    """Return the maker of one of DeBERTa's terms. shared, own: paths of its rows' map, chosen by `share_att_key`."""
+def position_term(kind: str, shared: str, separate: str) -> Callable[[BindContext], PositionTerm | None]:
+    """Return the maker of one of DeBERTa's terms.
+
+    shared, separate: the paths of its rows' map; `share_att_key` decides which one is read.
+    """
 
     def make(context: BindContext) -> PositionTerm | None:
-        config, scheme = context.config, context.scheme
-        if scheme is None or kind not in position_kinds(config):
+        config, log_buckets = context.config, context.scheme
+        if log_buckets is None or kind not in position_kinds(config):
             return None
         dim, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-        path = context.prefix + shared if config.flag("share_att_key") else context.linear(own, dim, dim, True)
+        path = context.prefix + shared if config.flag("share_att_key") else context.linear(separate, dim, dim, True)
         factor, module = position_scale(config, dim // heads, context.i), context.modules[path]
 
         @cache
         def mapped_rows() -> Array:
-            rows = split_heads(module(scheme.relative_embeddings), heads)
+            rows = split_heads(module(log_buckets.relative_embeddings), heads)
             return np.ascontiguousarray(rows * rows.dtype.type(factor))
 
         words = ("k", "queries") if kind == "p2c" else ("q", "keys")
         name = "position to content" if kind == "p2c" else "content to position"
         says = f"{factor:.6g} * {words[0]} . the row of each distance, mapped as {words[1]} are"
-        return PositionTerm(scheme, module, mapped_rows, heads, factor, kind == "p2c", name, says)
+        return PositionTerm(log_buckets, module, mapped_rows, heads, factor, kind == "p2c", name, says)
 
     return make
 

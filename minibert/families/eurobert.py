@@ -57,7 +57,7 @@ EUROBERT_HEADS = (
 
 def _numbers(config: Config, key: str, kinds: Any) -> tuple[Any, ...]:
     """Read the numbers that an older file lists under a key."""
-    return of_each_block(config, key, "a number", lambda each: isinstance(each, kinds) and (each or 0) >= 0)
+    return of_each_block(config, key, "a number", lambda entry: isinstance(entry, kinds) and (entry or 0) >= 0)
 
 
 def _windows(config: Config) -> tuple[int | None, ...]:
@@ -81,10 +81,10 @@ def _rotary(config: Config, binder: Binder, side: str) -> Rotary:
     """Read one rotation for each type; an older file lists a theta for each block; a type's last theta is used."""
     from minibert.families.parts.attention_schemes import layered_rotary
 
-    thetas, given = {FULL: 2560000.0, SLIDING: 10000.0}, config.part("rope_parameters")
-    if given and (missing := {_type(config, i) for i in range(config.integer("num_hidden_layers"))} - set(given)):
+    thetas, rope = {FULL: 2560000.0, SLIDING: 10000.0}, config.part("rope_parameters")
+    if rope and (missing := {_type(config, i) for i in range(config.integer("num_hidden_layers"))} - set(rope)):
         raise config.refused(f"'rope_parameters' must have one set per layer type; missing {sorted(missing)}")
-    if not given:
+    if not rope:
         thetas |= {_type(config, i): theta for i, theta in enumerate(_numbers(config, "rope_theta", (int, float)))}
     return layered_rotary(config, binder, side, thetas={name: ("", theta) for name, theta in thetas.items()})
 

@@ -84,10 +84,10 @@ class Family(Frozen):
         part = {**beside, **part, **older} if older or beside else part
         config = Config(part, self.aliases, self.defaults, where)
         for key, value in {**self.only, **only}.items():
-            found = config.get(key)
-            if found is not None and (found != value or isinstance(found, bool) != isinstance(value, bool)):
+            stored = config.get(key)
+            if stored is not None and (stored != value or isinstance(stored, bool) != isinstance(value, bool)):
                 expected = f"must be {value!r} for {self.model_type}"
-                raise config.refused(f"{key!r} {expected}, found {found!r}: numbers would be wrong")
+                raise config.refused(f"{key!r} {expected}, found {stored!r}: numbers would be wrong")
         return config
 
     def steps_for(self, side: str) -> tuple[Step, ...]:

@@ -111,17 +111,17 @@ def _window(config: Config, i: int) -> int | None:
     return config.integer("sliding_window") if _type(config, i) == SLIDING else None
 
 
-def _own(key: str, key_of_full: str, config: Config, i: int) -> int:
+def _block_size(key: str, key_of_full: str, config: Config, i: int) -> int:
     """Read a size of block i: from `per_layer_config`, in older files from the key of full blocks, or the model's."""
     sizes = config.part("per_layer_config")
     if config.get("per_layer_config") is None and _type(config, i) == FULL:
         return config.integer(key_of_full)
-    own = next((name for name in sizes if name.isdecimal() and int(name) == i), "")  # "5", in deep models "05"
-    return sizes.part(own).integer(key, default=config.integer(key), above=0)
+    entry = next((name for name in sizes if name.isdecimal() and int(name) == i), "")  # "5", in deep models "05"
+    return sizes.part(entry).integer(key, default=config.integer(key), above=0)
 
 
-HEAD_DIM = partial(_own, "head_dim", "global_head_dim")
-KEY_HEADS = partial(_own, "num_key_value_heads", "num_global_key_value_heads")
+HEAD_DIM = partial(_block_size, "head_dim", "global_head_dim")
+KEY_HEADS = partial(_block_size, "num_key_value_heads", "num_global_key_value_heads")
 
 
 def _rotary(config: Config, binder: Binder, side: str) -> Rotary:
@@ -135,8 +135,8 @@ def _rotary(config: Config, binder: Binder, side: str) -> Rotary:
     for kind, dims in widths.items():
         if len(dims) > 1:
             raise config.refused(f"the heads of all blocks of type {kind!r} must have one width, found {sorted(dims)}")
-        own = Config({"max_position_embeddings": longest, **config, "head_dim": dims.pop()})
-        rotations |= layered_rotary(own, binder, side, thetas={kind: ("", THETAS[kind])}).rotations
+        kind_config = Config({"max_position_embeddings": longest, **config, "head_dim": dims.pop()})
+        rotations |= layered_rotary(kind_config, binder, side, thetas={kind: ("", THETAS[kind])}).rotations
     return Rotary(rotations=rotations)
 
 

@@ -44,11 +44,11 @@ LLAMA = Family(
 
 
 def llama_like(
-    model_type: str, longest: int, tokenizer: str = "TokenizersBackend", defaults: Mapping[str, Any] = {}, **own: Any
+    model_type: str, longest: int, tokenizer: str = "TokenizersBackend", defaults: Mapping[str, Any] = {}, **fields: Any
 ) -> Family:
     """Return Llama's row with another maximum length, tokenizer, defaults and other changed fields."""
     defaults = {**INPUT_DEFAULTS, "max_position_embeddings": longest, **defaults}
-    return replace(LLAMA, model_type=model_type, tokenizer=tokenizer, defaults=defaults, **own)
+    return replace(LLAMA, model_type=model_type, tokenizer=tokenizer, defaults=defaults, **fields)
 
 
 MISTRAL = llama_like("mistral", 131072, defaults={**GATED_DEFAULTS, "num_key_value_heads": 8, "sliding_window": 4096})
@@ -62,10 +62,10 @@ def _ministral3_rotary(config: Config, binder: Binder, side: str) -> Rotary:
     """Read the rotation, and the factor of rotated queries, both from `rope_parameters`."""
     from minibert.families.parts.attention_schemes import Rotary, number, read_rotation
 
-    given = config.part("rope_scaling") or config.part("rope_parameters") or Config(MINISTRAL3_SCALING)
-    growth = given.number("llama_4_scaling_beta"), given.integer("original_max_position_embeddings", above=0)
-    theta = number(given, "rope_theta", default=number(config, "rope_theta", default=10000.0))
-    return Rotary(rotations={None: read_rotation(config, Config({**given, "rope_theta": theta}))}, growth=growth)
+    rope = config.part("rope_scaling") or config.part("rope_parameters") or Config(MINISTRAL3_SCALING)
+    growth = rope.number("llama_4_scaling_beta"), rope.integer("original_max_position_embeddings", above=0)
+    theta = number(rope, "rope_theta", default=number(config, "rope_theta", default=10000.0))
+    return Rotary(rotations={None: read_rotation(config, Config({**rope, "rope_theta": theta}))}, growth=growth)
 
 
 MINISTRAL3 = llama_like(

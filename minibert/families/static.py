@@ -29,30 +29,30 @@ class StaticRows(Tokens):
 
     def bind(self, binder: Binder) -> Embedding:
         table: Table = binder.table(ROWS, None, (*NUMPY_DTYPE, "I8"))
-        mapping, weights = (binder.stores(name) for name in ("mapping", "weights"))
-        if mapping or weights:
-            ids = self._mapping(binder, table) if mapping else None
+        has_mapping, has_weights = (binder.stores(name) for name in ("mapping", "weights"))
+        if has_mapping or has_weights:
+            ids = self._mapping(binder, table) if has_mapping else None
             count = table.shape[0] if ids is None else len(ids)
-            table = FoldedTable(table, ids, self._weights(binder, count) if weights else None)
+            table = FoldedTable(table, ids, self._weights(binder, count) if has_weights else None)
         return Embedding(table)
 
     def _weights(self, binder: Binder, count: int) -> Array:
-        found = binder.table(("weights",), None, tuple(NUMPY_DTYPE), 1).array()
-        if len(found) != count:
-            expected = f"a number for each of {count} tokens, found {len(found)}"
+        weights = binder.table(("weights",), None, tuple(NUMPY_DTYPE), 1).array()
+        if len(weights) != count:
+            expected = f"a number for each of {count} tokens, found {len(weights)}"
             advice = "the tensors are of different models, fetch the file again"
             raise CheckpointError(f"{binder.where}: tensor 'weights' must have {expected}; {advice}")
-        return found
+        return weights
 
     def _mapping(self, binder: Binder, table: Table) -> Array:
-        found = binder.table(("mapping",), None, tuple(INTEGERS), 1)
-        assert isinstance(found, StoredTable)  # with one axis it is read whole
-        ids = found.stored_numbers
+        mapping = binder.table(("mapping",), None, tuple(INTEGERS), 1)
+        assert isinstance(mapping, StoredTable)  # with one axis it is read whole
+        ids = mapping.stored_numbers
         least, most = int(ids.min(initial=0)), int(ids.max(initial=0))
         if least < 0 or most >= table.shape[0]:
-            found_id = f"found {least if least < 0 else most}; the file is damaged, fetch it again"
+            wrong = f"found {least if least < 0 else most}; the file is damaged, fetch it again"
             rows = f"rows in 0..{table.shape[0] - 1} of the table"
-            raise CheckpointError(f"{binder.where}: tensor 'mapping' must name {rows}, {found_id}")
+            raise CheckpointError(f"{binder.where}: tensor 'mapping' must name {rows}, {wrong}")
         return ids.astype(np.intp, copy=False)
 
 

@@ -60,7 +60,7 @@ def _gated(config: Config) -> bool:
     return _feed_forward(config)[1]
 
 
-def _own_bias(context: BindContext) -> RelativeTerm:
+def _block_bias(context: BindContext) -> RelativeTerm:
     """Return the term of umT5, in which each block has a table."""
     from minibert.families.parts.attention_schemes import t5_bias
 
@@ -80,19 +80,19 @@ ATTEND = Attention(
 TABLE = "layer.0.SelfAttention.relative_attention_bias"
 
 
-AT = "layer.1.DenseReluDense"
+FF = "layer.1.DenseReluDense"
 FEED = FeedForward(
-    gate=f"{AT}.wi_0", up=f"{AT}.wi_1", ungated=f"{AT}.wi", down=f"{AT}.wo", activation=f"{AT}.act", gated=_gated,
+    gate=f"{FF}.wi_0", up=f"{FF}.wi_1", ungated=f"{FF}.wi", down=f"{FF}.wo", activation=f"{FF}.act", gated=_gated,
     act=_activation, biased=False, inner="d_ff",
 )  # fmt: skip
 
 
-def t5_blocks(own: bool = False) -> Blocks:
+def t5_blocks(bias_per_block: bool = False) -> Blocks:
     """Return T5's encoder: scores are not divided, and a number for the distance is added.
 
-    own: every block has a table of these numbers, not only block 0.
+    bias_per_block: every block has a table of these numbers, not only block 0.
     """
-    attend = replace(ATTEND, terms=(_own_bias if own else relative_term,))
+    attend = replace(ATTEND, terms=(_block_bias if bias_per_block else relative_term,))
     return Blocks(
         path="encoder.block.{i}",
         parts=(
@@ -100,9 +100,9 @@ def t5_blocks(own: bool = False) -> Blocks:
             Residual(work=FEED, pre_norm=rms("layer.1.layer_norm")),
         ),
         last_norm=rms("encoder.final_layer_norm"),
-        relative=f"encoder.block.{'{i}' if own else '0'}.{TABLE}",
+        relative=f"encoder.block.{'{i}' if bias_per_block else '0'}.{TABLE}",
         checked_prefixes=("encoder.block.", "encoder.final_layer_norm."),
     )
 
 
-ROWS = (ModelType(T5, t5_blocks()), ModelType(MT5, t5_blocks()), ModelType(UMT5, t5_blocks(own=True)))
+ROWS = (ModelType(T5, t5_blocks()), ModelType(MT5, t5_blocks()), ModelType(UMT5, t5_blocks(bias_per_block=True)))

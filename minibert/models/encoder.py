@@ -65,8 +65,8 @@ class Encoder(WordPrediction, PairScoring, Labels, Sparse, TokenPairs):
         return parameter_digests(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        own = self.sentence_config
-        return self._reopen, (), {"max_seq_length": own.longest} if self._length_set else None
+        longest = self.max_seq_length
+        return self._reopen, (), {"max_seq_length": longest} if self._length_set else None
 
     def __setstate__(self, state: dict[str, int | None]) -> None:
         self.max_seq_length = state["max_seq_length"]

@@ -40,28 +40,28 @@ def knock_out(
     `mask` if its tokens see all tokens anyway.
     """
     stack, steps = encoder.stack, encoder.embeddings.steps
-    found: dict[str, list[Function]] = {}
+    changes: dict[str, list[Function]] = {}
 
     def add(name: str, function: Function) -> None:
-        found.setdefault(name, []).append(function)
+        changes.setdefault(name, []).append(function)
 
     attentions = [block.attention for block in stack.blocks]
     if positions:
         rows = [step.key for step, _ in steps if isinstance(step, Positions)]
-        if not rows and stack.rotary is None and not any(own.terms for own in attentions):
+        if not rows and stack.rotary is None and not any(attention.terms for attention in attentions):
             raise ValueError("positions cannot be knocked out: this model has none; leave it out")
         for name in rows:
             add(name, np.zeros_like)
-        for own in attentions:
-            if own.rotated or own.terms:
-                _without_positions(own, add)
+        for attention in attentions:
+            if attention.rotated or attention.terms:
+                _without_positions(attention, add)
     if mask:
-        if not stack.causal and all(own.window is None for own in attentions):
+        if not stack.causal and all(attention.window is None for attention in attentions):
             raise ValueError("mask cannot be knocked out: each token of this model sees all others; leave it out")
-        for own in attentions:
-            scores = _Kept(own.scores)
-            add(own.scores, scores.keep)
-            add(own.probabilities, partial(lambda kept, weights: softmax(kept.take()), scores))
+        for attention in attentions:
+            kept = _Kept(attention.scores)
+            add(attention.scores, kept.keep)
+            add(attention.probabilities, partial(lambda kept, weights: softmax(kept.take()), kept))
     for block, head in _pairs(heads):
         check_there("block", block, len(attentions))
         check_there("head", head, stack.heads)
@@ -72,7 +72,7 @@ def knock_out(
         check_there("block", block, len(attentions))
         for part in stack.blocks[block].parts:
             _pass_by(part, add)
-    return {name: partial(_in_turn, functions) for name, functions in found.items()}
+    return {name: partial(_in_turn, functions) for name, functions in changes.items()}
 
 
 class _Kept(threading.local):
@@ -100,11 +100,11 @@ def _pairs(heads: Any) -> list[tuple[int, int]]:
         raise TypeError(f"heads must be a list of pairs (block, head), as heads=[(3, 1)], found {heads!r}") from None
 
 
-def check_there(what: str, number: int, count: int) -> None:
+def check_there(kind: str, number: int, count: int) -> None:
     """Raise ValueError for a block or head that a model does not have."""
     if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < count:
-        there = f"{what}s 0..{count - 1}; choose one of them" if count else f"no {what}s"
-        raise ValueError(f"{what} {number!r} is not there: this model has {there}")
+        there = f"{kind}s 0..{count - 1}; choose one of them" if count else f"no {kind}s"
+        raise ValueError(f"{kind} {number!r} is not there: this model has {there}")
 
 
 def _silence(head: int, weights: Array) -> Array:
@@ -127,10 +127,10 @@ def _pass_by(part: BoundResidual, add: Callable[[str, Function], None]) -> None:
         add(part.post_norm, lambda values: entered.take())
 
 
-def _without_positions(own: BoundAttention, add: Callable[[str, Function], None]) -> None:
+def _without_positions(attention: BoundAttention, add: Callable[[str, Function], None]) -> None:
     """Compute scores of queries and keys before they are rotated: `scale * q @ k^T`."""
-    joined = len(own.maps) == 1
-    sources = (own.norms[0] or own.maps[0], own.norms[1] or own.maps[0 if joined else 1])
+    joined = len(attention.maps) == 1
+    sources = (attention.norms[0] or attention.maps[0], attention.norms[1] or attention.maps[0 if joined else 1])
     queries, keys = _Kept(sources[0]), _Kept(sources[1])
     add(sources[0], queries.keep)
     if sources[1] != sources[0]:
@@ -139,11 +139,11 @@ def _without_positions(own: BoundAttention, add: Callable[[str, Function], None]
     def scores(values: Array) -> Array:
         q = queries.take()
         k = keys.take() if sources[1] != sources[0] else q
-        if joined and not own.norms[0]:
-            q = q[..., : own.qkv_splits[0]]
-        if joined and not own.norms[1]:
-            k = k[..., own.qkv_splits[0] : own.qkv_splits[1]]
-        q, k = (x.reshape(*x.shape[:2], -1, own.head_dim).swapaxes(1, 2) for x in (q, k))  # (texts, heads, ...)
-        return attention_scores(q, np.repeat(k, own.heads // own.key_heads, axis=1), own.scale)
+        if joined and not attention.norms[0]:
+            q = q[..., : attention.qkv_splits[0]]
+        if joined and not attention.norms[1]:
+            k = k[..., attention.qkv_splits[0] : attention.qkv_splits[1]]
+        q, k = (x.reshape(*x.shape[:2], -1, attention.head_dim).swapaxes(1, 2) for x in (q, k))  # (texts, heads, ...)
+        return attention_scores(q, np.repeat(k, attention.heads // attention.key_heads, axis=1), attention.scale)
 
-    add(own.scores, scores)
+    add(attention.scores, scores)

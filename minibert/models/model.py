@@ -81,11 +81,11 @@ class Model(OfModules):
     def modules(self) -> dict[str, Any]:
         """The modules by their path in the reference's base model, in the order of computation."""
         stack = self.stack
-        found = dict(self._layer.modules)
+        modules = dict(self._layer.modules)
         for block in stack.blocks:
-            found |= {module_path(key): module for key, module in block.modules.items() if hasattr(module, "weight")}
-        last = {stack.last_map: found.pop(stack.last_map)} if stack.last_map else {}
-        return found | stack.others | last
+            modules |= {module_path(key): module for key, module in block.modules.items() if hasattr(module, "weight")}
+        last = {stack.last_map: modules.pop(stack.last_map)} if stack.last_map else {}
+        return modules | stack.others | last
 
     # -- numbers -------------------------------------------------------------------------------------------------
 
@@ -112,9 +112,9 @@ class Model(OfModules):
 
         Raises as a call of the input layer does, and ValueError for a sequence of nothing but padding.
         """
-        given = dict(token_type_ids=token_type_ids, position_ids=position_ids, task_type_ids=task_type_ids)
+        other_ids = dict(token_type_ids=token_type_ids, position_ids=position_ids, task_type_ids=task_type_ids)
         stack = self.stack
-        inputs, keep, single = self._checked(input_ids, given, attention_mask, inputs_embeds)
+        inputs, keep, single = self._checked(input_ids, other_ids, attention_mask, inputs_embeds)
         if change is not None:
             y = run_changed(self._layer, stack, inputs, keep, change)
             return y[0] if single else y
@@ -185,14 +185,14 @@ class Model(OfModules):
 
         Raises as a call, and as `head`; ValueError if a head reads one token of each sequence, and that is padding.
         """
-        found = self.head(head)
+        bound_head = self.head(head)
         inputs, keep, single = self._checked(input_ids, ids, attention_mask, inputs_embeds)
         if change is None:
             run = partial(self.compute, unpadded(inputs, keep))
-            y = batch_logits(found, ids_of(inputs), keep, self.dtype, run)
+            y = batch_logits(bound_head, ids_of(inputs), keep, self.dtype, run)
         else:
             passed = {"last": run_changed(self._layer, self.stack, inputs, keep, change)}
-            trace_head(found, passed, ids_of(inputs), keep)
+            trace_head(bound_head, passed, ids_of(inputs), keep)
             y = passed["logits"]
         return y[0] if single else y
 
@@ -202,7 +202,7 @@ class Model(OfModules):
         *,
         head: str | None = None,
         change: Mapping[str, Change] | None = None,
-        **inputs: Any,
+        **arguments: Any,
     ) -> dict[str, Array]:
         """Return every named intermediate in the order of computation: the input layer's trace, then that of each
         block.
@@ -215,34 +215,34 @@ class Model(OfModules):
         modules follow, for the tokens that it reads, and `logits` at the end. With `change`, the values are the changed
         ones, and rows of padding are zeros in the input layer too.
         """
-        mask, embeds = (inputs.pop(name, None) for name in ("attention_mask", "inputs_embeds"))
-        stack, found = self.stack, None if head is None else self.head(head)
-        prepared, keep, _ = self._checked(input_ids, inputs, mask, embeds)
+        mask, embeds = (arguments.pop(name, None) for name in ("attention_mask", "inputs_embeds"))
+        stack, bound_head = self.stack, None if head is None else self.head(head)
+        inputs, keep, _ = self._checked(input_ids, arguments, mask, embeds)
         if change is None:
-            trace = self._layer.traced(prepared)
+            trace = self._layer.traced(inputs)
             trace["hidden_states.0"] = x = trace[next(reversed(trace))]
-            packed = unpadded(prepared, keep)
-            recorder = Recorder(packed, (prepared.batch, prepared.seq), trace)
+            packed = unpadded(inputs, keep)
+            recorder = Recorder(packed, (inputs.batch, inputs.seq), trace)
             run_blocks(stack, x[recorder.where], packed, hook=recorder)
         else:
-            trace = self._layer.traced_positions(prepared)
-            run_changed(self._layer, stack, prepared, keep, change, trace)
-        if found is not None:
-            trace_head(found, trace, ids_of(prepared), keep)
+            trace = self._layer.traced_positions(inputs)
+            run_changed(self._layer, stack, inputs, keep, change, trace)
+        if bound_head is not None:
+            trace_head(bound_head, trace, ids_of(inputs), keep)
         return trace
 
     def _checked(
-        self, input_ids: ArrayLike | None, given: dict[str, Any], attention_mask: Any, inputs_embeds: Any
+        self, input_ids: ArrayLike | None, other_ids: dict[str, Any], attention_mask: Any, inputs_embeds: Any
     ) -> tuple[Inputs, Array, bool]:
         """Check and complete the arguments, as the input layer does; return them, and which tokens are not padding."""
         known = ("token_type_ids", "position_ids", "task_type_ids")
-        for name in sorted(given.keys() - {*known}):
+        for name in sorted(other_ids.keys() - {*known}):
             hint = advice(name, (*known, "attention_mask", "inputs_embeds", "head", "change")) or "; leave it out"
             raise TypeError(f"an encoder takes no {name}{hint}")
-        if self.stack.rotary is not None and given.get("position_ids") is not None:
+        if self.stack.rotary is not None and other_ids.get("position_ids") is not None:
             turns = "this encoder rotates queries and keys by each token's position"
             raise TypeError(f"{turns}; it takes no position_ids, leave it out")
-        inputs, single = self._layer.prepare(input_ids, given, attention_mask, inputs_embeds=inputs_embeds)
+        inputs, single = self._layer.prepare(input_ids, other_ids, attention_mask, inputs_embeds=inputs_embeds)
         shape = (inputs.batch, inputs.seq)
         if attention_mask is None:
             return inputs, np.ones(shape, bool), single

@@ -71,8 +71,8 @@ def patching_map(encoder: Encoder, text: str, other: str, token: int | None = No
     same tokens, if there is not exactly one mask, or if their probabilities of the label are less than 1 % apart;
     IndexError for a token beyond the text.
     """
-    head, batch, given = _word_head(encoder), encoder.tokenize(text), encoder.tokenize(other)
-    ids = _compared(batch["input_ids"], given["input_ids"])
+    head, batch, other_batch = _word_head(encoder), encoder.tokenize(text), encoder.tokenize(other)
+    ids = _compared(batch["input_ids"], other_batch["input_ids"])
     place = _place(encoder, ids, head.name == "masked_word", token)
 
     def log_probabilities(last: Array) -> Array:
@@ -83,21 +83,21 @@ def patching_map(encoder: Encoder, text: str, other: str, token: int | None = No
     trace, (states, seq) = encoder.trace(**batch), (len(encoder.stack.blocks) + 1, ids.shape[1])
     of_text = log_probabilities(trace[f"hidden_states.{states - 1}"])[0]
     label = int(of_text.argmax())
-    clean, corrupted = float(of_text[label]), float(log_probabilities(encoder(**given))[0, label])
+    clean, corrupted = float(of_text[label]), float(log_probabilities(encoder(**other_batch))[0, label])
     if abs(clean - corrupted) < LEAST:
         chances = f"{np.exp(clean):.4g} and {np.exp(corrupted):.4g}, less than 1 % apart"
         why = f"the texts give the likeliest word at token {place} the probabilities {chances}"
         raise ValueError(f"{why}, so there is no difference to restore; choose another text or token")
     patched, step = np.empty((states, seq)), max(1, AT_ONCE // seq)
     for i, first in product(range(states), range(0, seq, step)):
-        own, rows = np.arange(first, min(first + step, seq)), trace[f"hidden_states.{i}"][0]
+        tokens, rows = np.arange(first, min(first + step, seq)), trace[f"hidden_states.{i}"][0]
 
-        def put(values: Array, own: Array = own, rows: Array = rows) -> Array:
-            values[np.arange(len(own)), own] = rows[own]  # text t of the batch gets the values of token t
+        def put(values: Array, tokens: Array = tokens, rows: Array = rows) -> Array:
+            values[np.arange(len(tokens)), tokens] = rows[tokens]  # text t of the batch gets the values of token t
             return values
 
-        many = {key: np.repeat(value, len(own), axis=0) for key, value in given.items()}
-        patched[i, own] = log_probabilities(encoder(**many, change={f"hidden_states.{i}": put}))[:, label]
+        repeated = {key: np.repeat(value, len(tokens), axis=0) for key, value in other_batch.items()}
+        patched[i, tokens] = log_probabilities(encoder(**repeated, change={f"hidden_states.{i}": put}))[:, label]
     return PatchingMap(restored(patched, clean, corrupted), ids, place, label, clean, corrupted)
 
 
@@ -105,8 +105,8 @@ def _word_head(encoder: Encoder) -> BoundHead:
     """Choose the head whose labels are tokens."""
     name = next((name for name in encoder.heads if name in WORDS), None)
     if name is None:
-        said = "this model's file has no head that predicts a word, masked or next; "
-        raise error_of(CheckpointError, said, Load("a model with such a head"))
+        message = "this model's file has no head that predicts a word, masked or next; "
+        raise error_of(CheckpointError, message, Load("a model with such a head"))
     return encoder.head(name)
 
 
@@ -125,11 +125,12 @@ def _place(encoder: Encoder, ids: Array, masked: bool, token: int | None) -> int
     tokenizer, seq = encoder.embeddings.tokenizer, ids.shape[1]
     if token is None and masked:
         mask = tokenizer.mask or "mask"
-        found = np.flatnonzero(ids[0] == tokenizer.id_of(mask)).tolist()
-        if len(found) != 1:
-            many = f"more than one {mask}; choose the token of one, of {found}"
-            raise ValueError(f"the text has {many if found else f'no {mask}; write it in the place of one word'}")
-        (token,) = found
+        positions = np.flatnonzero(ids[0] == tokenizer.id_of(mask)).tolist()
+        if len(positions) != 1:
+            several = f"more than one {mask}; choose the token of one, of {positions}"
+            none = f"no {mask}; write it in the place of one word"
+            raise ValueError(f"the text has {several if positions else none}")
+        (token,) = positions
     token = seq - 1 if token is None else token
     if not 0 <= token < seq:
         raise IndexError(f"token is {token}, but the text has the tokens 0..{seq - 1}; `explain` lists them")

@@ -229,7 +229,7 @@ def compare_packed(layer: minibert.EmbeddingLayer, lengths: list[int]) -> None:
     assert packed.texts.tolist() == sorted(range(len(lengths)), key=lambda i: lengths[i])
     found = layer.rows(packed)
     for group in packed.groups():
-        for i, rows in zip(group.texts, group.of(found), strict=True):
+        for i, rows in zip(group.texts, group.select(found), strict=True):
             given = {} if types[i] is None else {"token_type_ids": np.array(types[i], np.int64)}
             assert same_bits(rows, layer(np.array(texts[i], np.int64), **given)), (i, lengths[i])
 

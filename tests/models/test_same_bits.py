@@ -94,7 +94,7 @@ def test_hidden_states_of_every_row(name: str, sizes: list[int], threads: int, t
 
     def keep(tile: packing.Packed, x: Array) -> None:
         for group in tile.groups():
-            found.update((int(text), rows.copy()) for text, rows in zip(group.texts, group.of(x), strict=True))
+            found.update((int(text), rows.copy()) for text, rows in zip(group.texts, group.select(x), strict=True))
 
     with (
         mock.patch.object(packing, "TILE_TOKENS", tokens),

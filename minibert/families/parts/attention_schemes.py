@@ -211,14 +211,14 @@ def rotary(
     if nested:
         raise config.refused(f"{key!r} must hold numbers; found one set per layer type: {nested}")
     shares = (parameters.get("partial_rotary_factor"), config.get(share_key), share)
-    given = {
+    rope = {
         **parameters,
         "rope_theta": number(parameters, "rope_theta", default=number(config, *theta_keys, default=theta)),
         "partial_rotary_factor": next((part for part in shares if part is not None), None),
     }
     if config.get("original_max_position_embeddings") is not None:  # overrides the key inside the parameters
-        given["original_max_position_embeddings"] = config["original_max_position_embeddings"]
-    rotation = read_rotation(config, Config(given), share is not None)
+        rope["original_max_position_embeddings"] = config["original_max_position_embeddings"]
+    rotation = read_rotation(config, Config(rope), share is not None)
     return Rotary(rotations={None: rotation}, pairing=pairing)
 
 
@@ -265,13 +265,13 @@ def layered_rotary(
         raise config.refused(f"'rope_parameters' must hold one set per layer type; found {flat}")
     rotations: dict[str | None, Rotation] = {}
     for layer_type, (key, default) in thetas.items():
-        given = {**by_type.part(layer_type), **(scaling if layer_type in scaled else {})}
+        rope = {**by_type.part(layer_type), **(scaling if layer_type in scaled else {})}
         if not by_type:
-            given.setdefault("rope_type", "default")  # before the older "type" is read
-        given["rope_theta"] = number(Config(given), "rope_theta", default=number(config, key, default=default))
-        given.setdefault("partial_rotary_factor", config.get("partial_rotary_factor"))
-        given["truncate"] = by_type.get("truncate", True)  # the reference reads it only there
-        rotations[layer_type] = read_rotation(config, Config(given))
+            rope.setdefault("rope_type", "default")  # before the older "type" is read
+        rope["rope_theta"] = number(Config(rope), "rope_theta", default=number(config, key, default=default))
+        rope.setdefault("partial_rotary_factor", config.get("partial_rotary_factor"))
+        rope["truncate"] = by_type.get("truncate", True)  # the reference reads it only there
+        rotations[layer_type] = read_rotation(config, Config(rope))
     return Rotary(rotations=rotations)
 
 
@@ -315,8 +315,8 @@ def mpnet_bias(config: Config, binder: Binder, side: str) -> RelativeBias:
     key = "relative_attention_num_buckets"
     rows, heads = config.integer(key), config.integer("num_attention_heads")
     if rows <= (last := int(relative_buckets(1))):
-        found = f"found {rows}; the next token's bucket is row {last}"
-        raise config.refused(f"{key!r} must be 32, the buckets that MPNet computes, {found}")
+        problem = f"found {rows}; the next token's bucket is row {last}"
+        raise config.refused(f"{key!r} must be 32, the buckets that MPNet computes, {problem}")
     return RelativeBias(table=binder.vector(("encoder.relative_attention_bias.weight",), (rows, heads)))
 
 
@@ -388,7 +388,7 @@ def head_dim(config: Config) -> int:
     return size
 
 
-def read_rotation(config: Config, given: Config, partial_by_default: bool = False) -> Rotation:
+def read_rotation(config: Config, rope: Config, partial_by_default: bool = False) -> Rotation:
     """Read one rotation from its settings, with "rope_theta" among them; lengths and sizes from the config.
 
     Only a part of a head may rotate: if a rule scales the frequencies, or if the family's unscaled rule reads
@@ -397,17 +397,17 @@ def read_rotation(config: Config, given: Config, partial_by_default: bool = Fals
     Raises CheckpointError for numbers that are absent or impossible, and for an unknown rope_type. A rule whose
     frequencies change with a text's length is one: a text's vectors would change with the texts around it.
     """
-    rope_type = given.get("rope_type", given.get("type", "default"))
-    rope_type = "longrope" if "short_factor" in given else rope_type  # Phi-3's files call it "su" and "yarn" too
+    rope_type = rope.get("rope_type", rope.get("type", "default"))
+    rope_type = "longrope" if "short_factor" in rope else rope_type  # Phi-3's files call it "su" and "yarn" too
     if not isinstance(rope_type, str) or rope_type not in RULES:
-        asked = f"{rope_type!r} scaling of the rotary frequencies ('rope_type' or 'type')"
-        raise config.refused(f"it asks for {asked}, which minibert does not compute; it knows {', '.join(RULES)}")
+        unknown = f"{rope_type!r} scaling of the rotary frequencies ('rope_type' or 'type')"
+        raise config.refused(f"it asks for {unknown}, which minibert does not compute; it knows {', '.join(RULES)}")
     size = head_dim(config)
-    share = number(given, "partial_rotary_factor", default=1.0) if partial_by_default or rope_type != "default" else 1.0
-    dim, base = int(size * share), given["rope_theta"]
+    share = number(rope, "partial_rotary_factor", default=1.0) if partial_by_default or rope_type != "default" else 1.0
+    dim, base = int(size * share), rope["rope_theta"]
     if not 1 <= dim <= size:
         raise config.refused(f"it asks to rotate {dim} of the {size} dimensions of a head")
-    of_base = partial(RULES[rope_type], config, given, dim)
+    of_base = partial(RULES[rope_type], config, rope, dim)
     try:
         rotation = of_base(base)
         if rope_type != "default":
@@ -415,48 +415,48 @@ def read_rotation(config: Config, given: Config, partial_by_default: bool = Fals
     except (TypeError, ValueError) as error:
         raise config.refused(f"{rope_type!r} scaling of the rotary frequencies: {error}") from None
     if abs(rotation.attention_factor) > LARGEST_ATTENTION_FACTOR:
-        found = f"multiplied by {rotation.attention_factor:g} ('attention_factor', 'mscale')"
+        problem = f"multiplied by {rotation.attention_factor:g} ('attention_factor', 'mscale')"
         most = f"expected at most {LARGEST_ATTENTION_FACTOR:g}"
-        raise config.refused(f"{rope_type!r} scaling: cos and sin would be {found}, {most}")
+        raise config.refused(f"{rope_type!r} scaling: cos and sin would be {problem}, {most}")
     return rotation
 
 
-def _stated(given: Config, key: str) -> float | None:
+def _stated(rope: Config, key: str) -> float | None:
     """Return the number under `key`; None if the key is missing or null."""
-    return None if given.get(key) is None else number(given, key)
+    return None if rope.get(key) is None else number(rope, key)
 
 
-def _original_length(config: Config, given: Config) -> int:
+def _original_length(config: Config, rope: Config) -> int:
     key, reached = "original_max_position_embeddings", "max_position_embeddings"
-    return whole(given, key) if given.get(key) is not None else whole(config, reached)
+    return whole(rope, key) if rope.get(key) is not None else whole(config, reached)
 
 
-def _yarn(config: Config, given: Config, dim: int, base: float) -> Rotation:
-    if "factor" not in given:
-        number(given, "factor")  # null is allowed, a missing key is not
-    length = _original_length(config, given)
-    factor = _stated(given, "factor") or number(config, "max_position_embeddings") / length
-    ramp = number(given, "beta_fast", default=32), number(given, "beta_slow", default=1), given.flag("truncate", True)
-    attention_factor = _stated(given, "attention_factor")
+def _yarn(config: Config, rope: Config, dim: int, base: float) -> Rotation:
+    if "factor" not in rope:
+        number(rope, "factor")  # null is allowed, a missing key is not
+    length = _original_length(config, rope)
+    factor = _stated(rope, "factor") or number(config, "max_position_embeddings") / length
+    ramp = number(rope, "beta_fast", default=32), number(rope, "beta_slow", default=1), rope.flag("truncate", True)
+    attention_factor = _stated(rope, "attention_factor")
     if attention_factor is None:
-        mscales = (given.get(key) and number(given, key) for key in ("mscale", "mscale_all_dim"))
+        mscales = (rope.get(key) and number(rope, key) for key in ("mscale", "mscale_all_dim"))
         attention_factor = rotary_scaling.yarn_attention_factor(factor, *mscales)
     return Rotation(rotary_scaling.yarn_frequencies(dim, base, factor, length, *ramp), attention_factor, length)
 
 
-def _llama3(config: Config, given: Config, dim: int, base: float) -> Rotation:
-    length = _original_length(config, given)
-    factor, low, high = (number(given, key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
+def _llama3(config: Config, rope: Config, dim: int, base: float) -> Rotation:
+    length = _original_length(config, rope)
+    factor, low, high = (number(rope, key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
     frequencies = rotary_scaling.llama3_frequencies(rotary_frequencies(dim, base), factor, low, high, length)
     return Rotation(frequencies, original_length=length)
 
 
-def _default(config: Config, given: Config, dim: int, base: float) -> Rotation:
+def _default(config: Config, rope: Config, dim: int, base: float) -> Rotation:
     return Rotation(rotary_frequencies(dim, base))
 
 
-def _linear(config: Config, given: Config, dim: int, base: float) -> Rotation:
-    return Rotation(rotary_scaling.linear_frequencies(rotary_frequencies(dim, base), number(given, "factor")))
+def _linear(config: Config, rope: Config, dim: int, base: float) -> Rotation:
+    return Rotation(rotary_scaling.linear_frequencies(rotary_frequencies(dim, base), number(rope, "factor")))
 
 
 # rope_type -> rule; functions, not lambdas, so that a rotation that keeps its rule can be pickled

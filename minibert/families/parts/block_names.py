@@ -36,10 +36,10 @@ def by_module(keys: Mapping[str, str]) -> dict[str, list[str]]:
     >>> by_module({"layers.0[0].ffn": "a", "layers.0[1].ffn": "b"})
     {'layers.0.ffn': ['a', 'b']}
     """
-    found: dict[str, list[str]] = {}
+    grouped: dict[str, list[str]] = {}
     for key, value in keys.items():
-        found.setdefault(module_path(key), []).append(value)
-    return found
+        grouped.setdefault(module_path(key), []).append(value)
+    return grouped
 
 
 class OtherNames:
@@ -53,18 +53,18 @@ class OtherNames:
         self._known: dict[tuple[str, ...], Any] = {}  # a narrow tensor is converted once
 
     def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
-        found: Array = self._find(self._binder.vector, names, shape)
-        return found
+        vector: Array = self._find(self._binder.vector, names, shape)
+        return vector
 
     def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Weight:
-        found: Weight = self._find(lambda *asked: column_major(self._binder.weight(*asked)), names, shape)
-        return found
+        weight: Weight = self._find(lambda *arguments: column_major(self._binder.weight(*arguments)), names, shape)
+        return weight
 
-    def _find(self, give: Callable[..., Any], asked: tuple[str, ...], shape: tuple[int, ...]) -> Any:
-        names, part, parts = self._names(asked)
-        if names not in self._known:
-            self._known[names] = give(names, (parts * shape[0], *shape[1:]))
-        whole, rows = self._known[names], slice(part * shape[0], (part + 1) * shape[0])
+    def _find(self, read: Callable[..., Any], names: tuple[str, ...], shape: tuple[int, ...]) -> Any:
+        stored_names, part, parts = self._names(names)
+        if stored_names not in self._known:
+            self._known[stored_names] = read(stored_names, (parts * shape[0], *shape[1:]))
+        whole, rows = self._known[stored_names], slice(part * shape[0], (part + 1) * shape[0])
         if parts == 1:
             return whole
         return whole.part(rows) if isinstance(whole, StoredTable) else whole[rows]
@@ -72,14 +72,14 @@ class OtherNames:
 
 def shared_names(binder: Tensors) -> OtherNames:
     """Return the tensors of modules that several blocks share: the same arrays for every block."""
-    return OtherNames(binder, lambda asked: (tuple(map(module_path, asked)), 0, 1))
+    return OtherNames(binder, lambda names: (tuple(map(module_path, names)), 0, 1))
 
 
 def older_names(binder: Tensors, prefix: str, older: str, known: Mapping[str, LegacyName]) -> OtherNames:
     """Return one block's tensors in a file with older names; one stored tensor may hold the rows of several."""
 
-    def names(asked: tuple[str, ...]) -> tuple[tuple[str, ...], int, int]:
-        path, _, last = asked[0].removeprefix(prefix).rpartition(".")
+    def stored_names(names: tuple[str, ...]) -> tuple[tuple[str, ...], int, int]:
+        path, _, last = names[0].removeprefix(prefix).rpartition(".")
         return (f"{older}{known[path].path}.{last}",), known[path].part, known[path].parts
 
-    return OtherNames(binder, names)
+    return OtherNames(binder, stored_names)

@@ -105,8 +105,8 @@ def lay_out(maps: Sequence[Linear], memory: Array | None) -> None:
             forget(weight)
     else:
         return
-    for each in maps:
-        each.panels = panels
+    for linear in maps:
+        linear.panels = panels
 
 
 class BoundAttention(NamedTuple):
@@ -146,61 +146,63 @@ class BoundAttention(NamedTuple):
 
         from .plan import REAL, Step, mapped, normed
 
-        at, projections = f".{i}.", self.maps
+        prefix, projections = f".{i}.", self.maps
         for path in self.maps:
             yield mapped(path, modules[path], x)
         if len(self.maps) == 1:
-            projections = tuple(f"{at}{letter} cut" for letter in "qkv")
+            projections = tuple(f"{prefix}{letter} cut" for letter in "qkv")
             for number, key in enumerate(projections):
                 yield Step(key, "cut", partial(_cut, self.qkv_splits, number), (self.maps[0],), self, "qkv"[number])
         names, ends = list[str](), list[str]()
         for letter, last, norm in zip("qkv", projections, self.norms, strict=True):
-            own, heads = f"{at}{letter}", self.heads if letter == "q" else self.key_heads
+            key, heads = f"{prefix}{letter}", self.heads if letter == "q" else self.key_heads
             names.append((norm or last).rpartition(".")[2].removesuffix(" cut"))
             if norm:
                 view = partial(_in_heads, self.head_dim)
-                yield Step(f"{own} rows", "view", view, (last,), self, "each head of {0}")
-                yield normed(norm, modules[norm], f"{own} rows")
-                yield Step(last := f"{own} normed", "view", lambda x: x.reshape(*x.shape[:2], -1), (norm,), self)
+                yield Step(f"{key} rows", "view", view, (last,), self, "each head of {0}")
+                yield normed(norm, modules[norm], f"{key} rows")
+                yield Step(last := f"{key} normed", "view", lambda x: x.reshape(*x.shape[:2], -1), (norm,), self)
             split = partial(equations.split_heads, heads=heads)
-            yield Step(own, "split", split, (last,), self, function=equations.split_heads)
-            last = own
+            yield Step(key, "split", split, (last,), self, function=equations.split_heads)
+            last = key
             if self.rotated and letter != "v":
                 turn = partial(rotated, stack.rotary, self.layer_type)
-                yield Step(f"{own} rotated", "rotation", turn, (last,), self, function=rotate)
-                last = f"{own} rotated"
+                yield Step(f"{key} rotated", "rotation", turn, (last,), self, function=rotate)
+                last = f"{key} rotated"
             if letter == "q" and self.rotated and stack.rotary.growth:
                 says = "{0} times 1 + beta ln(1 + floor(position / length))"
-                yield Step(f"{own} grown", "growth", partial(grown, stack.rotary), (last,), self, says, query_factor)
-                last = f"{own} grown"
+                yield Step(f"{key} grown", "growth", partial(grown, stack.rotary), (last,), self, says, query_factor)
+                last = f"{key} grown"
             if heads < self.heads:
                 share = partial(gated_blocks.share_heads, heads=self.heads)
-                yield Step(f"{own} shared", "share", share, (last,), self, function=gated_blocks.share_heads)
-                last = f"{own} shared"
+                yield Step(f"{key} shared", "share", share, (last,), self, function=gated_blocks.share_heads)
+                last = f"{key} shared"
             ends.append(last)
         q, k, v = ends
         for term in self.terms:
-            yield from term.plan(at, q, k)
-        added = tuple(at + term.name for term in self.terms)
+            yield from term.plan(prefix, q, k)
+        added = tuple(prefix + term.name for term in self.terms)
         yield Step(self.scores, "scores", partial(scored, self.scale), (q, k, *added), self,
-                   self._said_of_scores(*names[:2]), equations.attention_scores)  # fmt: skip
+                   self._scores_formula(*names[:2]), equations.attention_scores)  # fmt: skip
         visible = None if self.window is None else equations.visible
         mask = partial(visibility_mask, stack.causal, self.window)
-        yield Step(f"{at}keep", "keep", mask, (REAL,), self, function=visible)
-        yield Step(f"{at}mask", "mask", hidden_by, (f"{at}keep", self.scores), self, function=equations.additive_mask)
-        yield Step(f"{at}masked", "masked", np.add, (self.scores, f"{at}mask"), self)
+        yield Step(f"{prefix}keep", "keep", mask, (REAL,), self, function=visible)
+        yield Step(
+            f"{prefix}mask", "mask", hidden_by, (f"{prefix}keep", self.scores), self, function=equations.additive_mask
+        )
+        yield Step(f"{prefix}masked", "masked", np.add, (self.scores, f"{prefix}mask"), self)
         masked = ", later tokens masked" if stack.causal else ""
         masked += "" if self.window is None else f", tokens further than {self.window} away masked"
-        yield Step(self.probabilities, "softmax", equations.softmax, (f"{at}masked",), self,
+        yield Step(self.probabilities, "softmax", equations.softmax, (f"{prefix}masked",), self,
                    f"softmax(scores){masked}: the attention weights of each row's token; their sum is 1",
                    equations.softmax)  # fmt: skip
-        yield Step(f"{at}gathered", "gather", np.matmul, (self.probabilities, v), self)
-        yield Step(self.context, "join", equations.join_heads, (f"{at}gathered",), self,
+        yield Step(f"{prefix}gathered", "gather", np.matmul, (self.probabilities, v), self)
+        yield Step(self.context, "join", equations.join_heads, (f"{prefix}gathered",), self,
                    f"probabilities @ {names[2]} in each head, all {self.heads} heads side by side",
                    equations.join_heads)  # fmt: skip
         yield mapped(self.output, modules[self.output], self.context)
 
-    def _said_of_scores(self, q: str, k: str) -> str:
+    def _scores_formula(self, q: str, k: str) -> str:
         terms = "".join(f" + {term.says}" for term in self.terms)
         of_root = math.isclose(self.scale, 1 / math.sqrt(self.head_dim))
         root = f", 1 / sqrt({self.head_dim}) = {self.scale:.6g}" if of_root else ""
@@ -293,8 +295,8 @@ class BoundPieces(NamedTuple):
         from .plan import PIECES, Step, mapped, normed, times
 
         yield mapped(self.map, modules[self.map], x)
-        said = f"{self.factor:.6g} * {{0}}"
-        yield Step(".scaled", "pieces", partial(times, self.factor), (self.map,), self, said)
+        says = f"{self.factor:.6g} * {{0}}"
+        yield Step(".scaled", "pieces", partial(times, self.factor), (self.map,), self, says)
         cut = partial(_in_heads, self.width)
         yield Step(".cut", "view", cut, (".scaled",), self, f"each {self.width} numbers of {{0}}")
         yield normed(self.norm, modules[self.norm], ".cut")
@@ -326,8 +328,8 @@ class BoundResidual(NamedTuple):
         if self.post_norm:
             yield normed(self.post_norm, modules[self.post_norm], self.sum)
         if self.factor != 1:
-            x, said = self.post_norm or self.sum, f"{self.factor:.6g} * {{0}}"
-            yield Step(self.scaled(i), "factor", partial(times, self.factor), (x,), self, said)
+            x, says = self.post_norm or self.sum, f"{self.factor:.6g} * {{0}}"
+            yield Step(self.scaled(i), "factor", partial(times, self.factor), (x,), self, says)
 
     def scaled(self, i: int) -> str:
         """Return the key of the result."""

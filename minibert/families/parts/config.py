@@ -257,17 +257,17 @@ def sqrt_width(config: Config) -> float:
 
 def layer_type(config: Config, i: int, sliding: bool) -> str:
     """Return the type of block i: from the list in config.json, else by `sliding`, whether it has a window."""
-    types = of_each_block(config, "layer_types", f"{FULL!r} or {SLIDING!r}", lambda each: each in (FULL, SLIDING))
+    types = of_each_block(config, "layer_types", f"{FULL!r} or {SLIDING!r}", lambda kind: kind in (FULL, SLIDING))
     return str(types[i]) if types else SLIDING if sliding else FULL
 
 
-def of_each_block(config: Config, key: str, what: str, right: Callable[[Any], bool]) -> tuple[Any, ...]:
+def of_each_block(config: Config, key: str, expected: str, right: Callable[[Any], bool]) -> tuple[Any, ...]:
     """Read a list with an entry for each block; () if the config has no such key. Raises CheckpointError."""
     entries = config.get(key)
     if entries is None:
         return ()
     if not isinstance(entries, tuple) or not all(map(right, entries)):
-        raise config.refused(f"{key!r} must list {what} for each block, found {entries!r:.200}")
+        raise config.refused(f"{key!r} must list {expected} for each block, found {entries!r:.200}")
     if len(entries) != config.integer("num_hidden_layers"):
         raise config.refused(f"{key!r} lists {len(entries)} blocks, 'num_hidden_layers' has another number")
     return entries

@@ -131,9 +131,9 @@ class Head(Frozen):
 
     def stored(self, config: Config, binder: Binder) -> bool:
         """Return whether a file holds this head: the weights of its maps, or the bias of a tied map."""
-        own = [each for each in self.maps if not each.tied] or ([] if tied(config) else self.maps)
-        biases = [each.biases for each in self.maps if each.tied and decided(config, each.biased)]
-        return all(any(map(binder.stores, names)) for names in [*(each.weights for each in own), *biases])
+        needed = [linear for linear in self.maps if not linear.tied] or ([] if tied(config) else self.maps)
+        biases = [linear.biases for linear in self.maps if linear.tied and decided(config, linear.biased)]
+        return all(any(map(binder.stores, names)) for names in [*(linear.weights for linear in needed), *biases])
 
     def bind(self, config: Config, binder: Binder, words: Callable[[], Weight]) -> BoundHead:
         """Read its tensors. Raises CheckpointError for a tensor that is missing or has another shape."""
@@ -207,8 +207,8 @@ def select_tokens(pooling: str, pad_id: int | None, x: Array, real: Array, ids: 
     """Select a head's tokens from hidden states (batch, seq, dim): all, or a row for each text (batch, dim)."""
     if pooling == "mean":
         return mean_of_texts(x, real)
-    found = positions_taken(pooling, pad_id, real.shape, ids)
-    return x if found is None else np.asarray(x[np.arange(len(x)), found])
+    positions = positions_taken(pooling, pad_id, real.shape, ids)
+    return x if positions is None else np.asarray(x[np.arange(len(x)), positions])
 
 
 def positions_taken(pooling: str, pad_id: int | None, shape: tuple[int, ...], ids: Array | None) -> Array | None:

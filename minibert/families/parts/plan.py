@@ -137,32 +137,32 @@ def layer_plan(bound: Sequence[Bound], config: Config) -> Plan:
             if isinstance(step, Tokens):
                 x = [_or_embeds(steps, step.key, module.scale)]
         elif isinstance(step, Scale) and not step.embeds:
-            words = next(each.key for each in steps if each.kind == "rows")
+            words = next(planned.key for planned in steps if planned.kind == "rows")
             steps.append(_scaled(step.path, module, words))
             x = [_or_embeds(steps, step.path, module)]
         else:
             # a user's own two norms have two sums; a trace shows one
-            visible = isinstance(step, Norm) and all(each.key != "sum" for each in steps)
+            visible = isinstance(step, Norm) and all(planned.key != "sum" for planned in steps)
             total = _sum(steps, "sum" if visible else f".sum of {step.path}", x, visible)
             steps.append(_after_sum(step, module, config, total))
             x = [step.path]
-    if all(each.key != "sum" for each in steps):
+    if all(planned.key != "sum" for planned in steps):
         _sum(steps, "sum", x, True)
     return by_key(sorted(steps, key=lambda step: step.kind != "positions"))  # a trace begins with these
 
 
-def _sum(steps: list[Step], key: str, of: Sequence[str], visible: bool) -> str:
-    if len(of) == 1 and not visible:
-        return of[0]
-    steps.append(Step(key, "add", added, tuple(of)))
+def _sum(steps: list[Step], key: str, names: Sequence[str], visible: bool) -> str:
+    if len(names) == 1 and not visible:
+        return names[0]
+    steps.append(Step(key, "add", added, tuple(names)))
     return key
 
 
 def _or_embeds(steps: list[Step], key: str, factor: float) -> str:
     """Add the step that takes the caller's inputs_embeds if they were passed, and return its key."""
 
-    def with_embeds(given: tuple[Inputs, int], rows: Array | None) -> Array | None:
-        return rows if rows is not None else given[0].inputs_embeds
+    def with_embeds(call: tuple[Inputs, int], rows: Array | None) -> Array | None:
+        return rows if rows is not None else call[0].inputs_embeds
 
     steps.append(Step(f".{key} or embeds", "embeds", with_embeds, (GIVEN, key), factor, "{1}"))
     return f".{key} or embeds"
@@ -202,20 +202,20 @@ def _after_sum(step: Any, module: Any, config: Config, x: str) -> Step:
         says = "times the attention mask, so that rows of padding become zero"
         return Step(step.path, "rows of padding", partial(hidden, step, config), (x, GIVEN), step, says)
     apply = step.apply  # a user's own
-    return Step(step.path, "own", lambda x, given: apply(module, given[0], x.copy()), (x, GIVEN), module)
+    return Step(step.path, "own", lambda x, call: apply(module, call[0], x.copy()), (x, GIVEN), module)
 
 
-def passed(step: Lookup, config: Config, given: tuple[Inputs, int]) -> Array | None:
+def passed(step: Lookup, config: Config, call: tuple[Inputs, int]) -> Array | None:
     """Return the ids of a lookup as they were passed, or the family's default."""
-    inputs, past = given
+    inputs, past = call
     ids: Any = inputs.ids.get(step.ids)
     ids = step.default(inputs, config, past) if ids is None else ids
     return None if ids is None else np.broadcast_to(ids, (inputs.batch, inputs.seq))
 
 
-def positions(count: Callable[[Inputs, Config, int], Any], config: Config, given: tuple[Inputs, int]) -> Array:
+def positions(count: Callable[[Inputs, Config, int], Any], config: Config, call: tuple[Inputs, int]) -> Array:
     """Return the position of each token, passed or counted: (batch, seq), or (1, seq) for all texts."""
-    inputs, past = given
+    inputs, past = call
     ids = inputs.ids.get(POSITIONS)
     ids = count(inputs, config, past) if ids is None else ids
     return np.arange(ids.start, ids.stop)[None] if isinstance(ids, slice) else np.asarray(ids)
@@ -239,9 +239,9 @@ def added(*rows: Array | None) -> Array:
     return np.asarray(reduce(np.add, [x for x in rows if x is not None]))
 
 
-def hidden(step: Mask, config: Config, x: Array, given: tuple[Inputs, int]) -> Array:
+def hidden(step: Mask, config: Config, x: Array, call: tuple[Inputs, int]) -> Array:
     """Return x with zeros in padding rows."""
-    inputs, _ = given
+    inputs, _ = call
     mask = step.default(inputs, config) if inputs.attention_mask is None else inputs.attention_mask
     return x if mask is None else np.asarray(x * mask[..., None].astype(x.dtype))
 
@@ -283,9 +283,9 @@ class RelativeTerm(NamedTuple):
         """Return the term of all heads, queries and keys: (batch, heads, seq, head_dim) -> (heads, query, key)."""
         return self.shared(q.shape[2])
 
-    def plan(self, at: str, q: str, k: str) -> Iterator[Step]:
-        """Yield the term's steps, from the names of queries and keys; the last key is `at` and the term's name."""
-        yield Step(at + self.name, "term", self.plain, (q, k), self, self.says)
+    def plan(self, prefix: str, q: str, k: str) -> Iterator[Step]:
+        """Yield the term's steps, from the names of queries and keys; the last key is `prefix` and the term's name."""
+        yield Step(prefix + self.name, "term", self.plain, (q, k), self, self.says)
 
 
 def relative_term(context: Any) -> RelativeTerm:
@@ -343,12 +343,12 @@ class PositionTerm(NamedTuple):
             return attention_positions.position_to_content(k, rows, places, factor)
         return attention_positions.content_to_position(q, rows, places, factor)
 
-    def plan(self, at: str, q: str, k: str) -> Iterator[Step]:
+    def plan(self, prefix: str, q: str, k: str) -> Iterator[Step]:
         """Yield the term's steps: the rows of distances, their norm and their map, then the term."""
-        table = f"{at}distances"
+        table = f"{prefix}distances"
         yield Step(table, "table", partial(np.asarray, self.scheme.table), (), self, "the rows of distances")
         if self.scheme.norm is not None:
-            yield normed(f"{at}normed distances", self.scheme.norm, table)
-            table = f"{at}normed distances"
-        yield mapped(f"{at}{self.name} rows", self.map, table)
-        yield Step(at + self.name, "term", self.plain, (q, k, f"{at}{self.name} rows"), self, self.says)
+            yield normed(f"{prefix}normed distances", self.scheme.norm, table)
+            table = f"{prefix}normed distances"
+        yield mapped(f"{prefix}{self.name} rows", self.map, table)
+        yield Step(prefix + self.name, "term", self.plain, (q, k, f"{prefix}{self.name} rows"), self, self.says)

@@ -161,7 +161,7 @@ class Lookup(Step):
         padding_idx = config.get(self.padding_idx) if isinstance(self.padding_idx, str) else self.padding_idx
         return Embedding(table, padding_idx, factor)
 
-    def default(self, given: Inputs, config: Config, past_length: int) -> Ids | None:
+    def default(self, inputs: Inputs, config: Config, past_length: int) -> Ids | None:
         """Return the ids for a call without ids, or None to skip the step."""
         return None
 
@@ -215,7 +215,7 @@ class Add(Lookup):
     missing: int | None = None
     role: str = ""
 
-    def default(self, given: Inputs, config: Config, past_length: int) -> Ids | None:
+    def default(self, inputs: Inputs, config: Config, past_length: int) -> Ids | None:
         return self.missing
 
     def apply(self, module: Embedding, inputs: Inputs, x: Array, record: Record = None) -> Array:
@@ -268,16 +268,16 @@ class Positions(Lookup):
     def padding(self, config: Config) -> int:
         return self.padding_idx if isinstance(self.padding_idx, int) else config.integer("pad_token_id")
 
-    def default(self, given: Inputs, config: Config, past_length: int) -> Ids | None:
+    def default(self, inputs: Inputs, config: Config, past_length: int) -> Ids | None:
         past = past_length if self.cached else 0
-        if self.rule == "mask" and given.attention_mask is not None:
-            return mask_position_ids(given.attention_mask, past)
-        if self.rule == "padding" and given.inputs_embeds is None:
-            input_ids = given.ids["input_ids"]
+        if self.rule == "mask" and inputs.attention_mask is not None:
+            return mask_position_ids(inputs.attention_mask, past)
+        if self.rule == "padding" and inputs.inputs_embeds is None:
+            input_ids = inputs.ids["input_ids"]
             assert isinstance(input_ids, np.ndarray)
             return padding_position_ids(input_ids, self.padding(config), past)
         start = past + (self.first(config) if self.rule == "padding" else 0)
-        return slice(start, start + given.seq)
+        return slice(start, start + inputs.seq)
 
     def apply(self, module: Embedding, inputs: Inputs, x: Array, record: Record = None) -> Array:
         ids = inputs.ids["position_ids"]
@@ -388,11 +388,11 @@ class Mask(Step):
     def bind(self, binder: Binder) -> None:
         return None
 
-    def default(self, given: Inputs, config: Config) -> Array | None:
-        if not self.counted or given.inputs_embeds is not None:
+    def default(self, inputs: Inputs, config: Config) -> Array | None:
+        if not self.counted or inputs.inputs_embeds is not None:
             return None
-        length = np.count_nonzero(given.ids["input_ids"] != config.integer("pad_token_id"), axis=-1)
-        mask: Array = default_position_ids(given.seq) < length[:, None]
+        length = np.count_nonzero(inputs.ids["input_ids"] != config.integer("pad_token_id"), axis=-1)
+        mask: Array = default_position_ids(inputs.seq) < length[:, None]
         return mask
 
     def apply(self, module: None, inputs: Inputs, x: Array, record: Record = None) -> Array:

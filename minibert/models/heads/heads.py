@@ -48,35 +48,35 @@ class Heads:
     def __init__(self, layer: EmbeddingLayer, config: Config, binder: TensorBinder, causal: bool, where: str) -> None:
         """Find the heads that the layer's model_type may have; no weight is read."""
         self._layer, self._config, self._binder, self._where = layer, config, binder, where
-        rows = HEADS.get(layer.family.model_type, ())
+        heads = HEADS.get(layer.family.model_type, ())
         self._bound: dict[str, BoundHead] = {}
         self._architectures = architectures(config)
-        self._held = {head.name: head for head in self._find([row for row in rows if row.causal in (None, causal)])}
+        self._held = {head.name: head for head in self._find([head for head in heads if head.causal in (None, causal)])}
         static = "rows of tokens: it is a static model"
         self._rest = static if layer.family is STATIC else "input layer and blocks"
 
-    def _find(self, rows: list[Head]) -> list[Head]:
-        named = {row.maps[-1].path for row in rows if row.named_by(self._architectures)}
-        found = [row for row in rows if row.named_by(self._architectures) or row.maps[-1].path not in named]
-        found = [row for row in found if row.stored(self._config, self._binder)]
+    def _find(self, heads: list[Head]) -> list[Head]:
+        named = {head.maps[-1].path for head in heads if head.named_by(self._architectures)}
+        heads = [head for head in heads if head.named_by(self._architectures) or head.maps[-1].path not in named]
+        heads = [head for head in heads if head.stored(self._config, self._binder)]
         if "multiple choice" in self._refused():  # its linear map has the path of a classifier
-            found = [row for row in found if row.maps[-1].out != LABELS]
+            heads = [head for head in heads if head.maps[-1].out != LABELS]
         # heads of text and token classes may share a path: if none is named, keep those with the most tensors
         best: dict[str, tuple[int, bool]] = {}
-        for row in found:
-            best[row.maps[-1].path] = max(self._likelihood(row), best.get(row.maps[-1].path, (0, False)))
-        return [row for row in found if self._likelihood(row) == best[row.maps[-1].path]]
+        for head in heads:
+            best[head.maps[-1].path] = max(self._likelihood(head), best.get(head.maps[-1].path, (0, False)))
+        return [head for head in heads if self._likelihood(head) == best[head.maps[-1].path]]
 
-    def _likelihood(self, row: Head) -> tuple[int, bool]:
-        last = row.maps[-1]
+    def _likelihood(self, head: Head) -> tuple[int, bool]:
+        last = head.maps[-1]
         biased = (last.biased is True) == self._binder.stores(f"{last.path}.bias")
         sized = not isinstance(last.out, int) or last.out == count_labels(self._config)
-        return len(row.maps), biased and sized
+        return len(head.maps), biased and sized
 
     def _refused(self) -> str:
         """Return a sentence about a head of `architectures` that is not computed here, or ""."""
-        named = ((name, what) for end, what in REFUSED.items() for name in self._architectures if name.endswith(end))
-        return next((f"config.json names {name}, but {what} is not computed here" for name, what in named), "")
+        named = ((name, task) for end, task in REFUSED.items() for name in self._architectures if name.endswith(end))
+        return next((f"config.json names {name}, but {task} is not computed here" for name, task in named), "")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -91,8 +91,8 @@ class Heads:
             why = ""
             if name == "next_word" and len(self._layer.family.sides) > 1:
                 why = f"; the decoder of a {self._layer.family.model_type}, which generates text, is not computed here"
-            said = f"{self._where}: there is no head {name!r}; {self._said()}{why}; "
-            raise error_of(CheckpointError, said, Load("a model with that head"))
+            message = f"{self._where}: there is no head {name!r}; {self._summary()}{why}; "
+            raise error_of(CheckpointError, message, Load("a model with that head"))
         if name not in self._bound:
             self._bound[name] = self._held[name].bind(self._config, self._binder, self._words)
             self._binder.expect()
@@ -104,8 +104,8 @@ class Heads:
         for step in POOLERS:
             with suppress(CheckpointError):
                 if self._binder.stores(f"{step.path}.weight"):
-                    own = step.bind(self._config, self._binder, self._layer.dim, self._words)
-                    return lambda x: tanh(own(x))
+                    linear = step.bind(self._config, self._binder, self._layer.dim, self._words)
+                    return lambda x: tanh(linear(x))
         return None
 
     def _words(self) -> Weight:
@@ -118,15 +118,15 @@ class Heads:
                 self[name]
 
     def _usual(self) -> str:
-        named = [row.name for row in self._held.values() if row.named_by(self._architectures)]
+        named = [head.name for head in self._held.values() if head.named_by(self._architectures)]
         named = named or ([] if self._refused() else list(self._held))
         if not named:
-            raise CheckpointError(f"{self._where}: {self._said()}; load the checkpoint of a model with a head")
+            raise CheckpointError(f"{self._where}: {self._summary()}; load the checkpoint of a model with a head")
         if len(named) > 1:
             raise ValueError(f"{self._where} has several heads, {', '.join(named)}; name one: head={named[0]!r}")
         return named[0]
 
-    def _said(self) -> str:
+    def _summary(self) -> str:
         held = f"its heads are {', '.join(self._held)}" if self._held else f"it has no head, only {self._rest}"
         return "; ".join(filter(None, [self._refused(), held]))
 
@@ -154,8 +154,8 @@ def head_values(head: BoundHead, x: Array, texts: Array) -> Iterator[tuple[str, 
         x = work(x)
         yield path, x
     y = np.empty((len(x), head.labels), x.dtype)
-    for labels, piece in _pieces(head.last, x):
-        y[:, labels] = piece
+    for columns, piece in _pieces(head.last, x):
+        y[:, columns] = piece
     yield head.path, y
     if head.pooling == "late":
         yield "logits", _means(y, texts)
@@ -175,33 +175,34 @@ def _pieces(last: Linear, x: Array, product: Product = steady) -> Iterator[tuple
     step = -(-step // PANEL) * PANEL if last.panels else step
     rows = np.repeat(x, 2, axis=0) if len(x) == 1 else x  # a single row has other bits
     for first in range(0, labels, step):
-        part = last.part(words := slice(first, first + step))
+        part = last.part(columns := slice(first, first + step))
         if part.panels and product is steady:
             y = np.empty((len(rows), part.shape[0]), x.dtype)
-            yield words, part.panels.linear(rows, part.bias, y)[: len(x)]
+            yield columns, part.panels.linear(rows, part.bias, y)[: len(x)]
         else:
-            yield words, product(x, part.matrix(buffer), part.bias)
+            yield columns, product(x, part.matrix(buffer), part.bias)
 
 
 def check_numbers(logits: Array) -> None:
     """Raise CheckpointError for logits with NaN or infinity, which have no order."""
     if not (logits < np.inf).all():
-        found = "NaN or infinity where a number was expected, so nothing is the likeliest"
-        raise CheckpointError(f"the model gives {found}: {BROKEN}")
+        problem = "NaN or infinity where a number was expected, so nothing is the likeliest"
+        raise CheckpointError(f"the model gives {problem}: {BROKEN}")
 
 
 def refuse_long(encoded: Sequence[Encoded], longest: int | None, start: int = 0, advice: str = "") -> None:
     """Raise ValueError for a text with more tokens than the position table has rows. start: the first text's number."""
-    for i, each in enumerate(encoded, start):
-        if longest is not None and len(each.input_ids) > longest:
-            found = f" has {len(each.input_ids)} tokens, but the longest sequence is {longest} (the position table)"
-            raise error_of(ValueError, Text(i), f"{found}; shorten it{advice}")
+    for i, sequence in enumerate(encoded, start):
+        count = len(sequence.input_ids)
+        if longest is not None and count > longest:
+            problem = f" has {count} tokens, but the longest sequence is {longest} (the position table)"
+            raise error_of(ValueError, Text(i), f"{problem}; shorten it{advice}")
 
 
 def refuse_empty(head: BoundHead, encoded: Sequence[Encoded], named: Callable[[int], Text]) -> None:
     """Raise ValueError for a text without tokens. `named` maps an index to the name of its text in the message."""
-    for i, each in enumerate(encoded):
-        if not each.input_ids:
+    for i, sequence in enumerate(encoded):
+        if not sequence.input_ids:
             raise error_of(ValueError, named(i), f" has no token, and {head.name} needs one; leave it out")
 
 
@@ -235,20 +236,20 @@ def batch_logits(
 
     run: takes the batch through the model: see `put` and `take` of `run_model`.
     """
-    taken, every = positions_of(head, input_ids, keep), head.pooling == "every"
+    positions, every = positions_of(head, input_ids, keep), head.pooling == "every"
     make = np.zeros if every and not keep.all() else np.empty
     y: Array = make((*(keep.shape if every else keep.shape[:1]), head.labels), dtype)
 
     def take(tile: Packed) -> Array | None:
-        members, positions = tile.where()
-        return None if taken is None else np.flatnonzero(positions == taken[members])
+        texts, tokens = tile.where()
+        return None if positions is None else np.flatnonzero(tokens == positions[texts])
 
     def put(tile: Packed, x: Array) -> None:
         if not every:
             y[tile.texts] = logits_of(head, tile, x)
             return
-        for words, piece in logit_pieces(head, x):
-            y[(*tile.where(), words)] = piece
+        for columns, piece in logit_pieces(head, x):
+            y[(*tile.where(), columns)] = piece
 
     run(put, take)
     return y[..., 0] if head.single else y
@@ -289,9 +290,9 @@ def positions_of(head: BoundHead, input_ids: Array | None, keep: Array) -> Array
         return None
     hidden = np.flatnonzero(~keep[np.arange(len(keep)), positions])
     if len(hidden):
-        i, what, advice = int(hidden[0]), "first token", "pad on the right"
+        i, token, advice = int(hidden[0]), "first token", "pad on the right"
         if head.pooling != "first":
-            what, advice = "last token that is not pad_token_id", "let ids and mask agree on what is padding"
+            token, advice = "last token that is not pad_token_id", "let ids and mask agree on what is padding"
         there = f"attention_mask[{i}, {positions[i]}] is 0 there"
-        raise ValueError(f"{head.name} takes each sequence's {what}, but {there}; {advice}")
+        raise ValueError(f"{head.name} takes each sequence's {token}, but {there}; {advice}")
     return positions

@@ -101,10 +101,10 @@ class EntityPipeline(HeadPipeline):
 
     def tokenize(self, texts: list[str], start: int) -> list[Encoded]:
         """Return the ids of a chunk's texts. Raises ValueError for a text that is too long."""
-        both = self.tokenizer.encode_with_spans(texts, self.longest, start)
-        encoded = [ids for ids, _ in both]
+        tokenized = self.tokenizer.encode_with_spans(texts, self.longest, start)
+        encoded = [ids for ids, _ in tokenized]
         refuse_long(encoded, self.max_length, start, TRUNCATE)
-        self.spans += [spans for _, spans in both]
+        self.spans += [spans for _, spans in tokenized]
         return encoded
 
 
@@ -130,16 +130,16 @@ class Labels(Sentences):
         check_positive("k", k, or_none=True)
         items = listed(texts)
         head = self.head("classes")
-        several = self.config.get("problem_type")
-        if several == REGRESSION:
+        problem_type = self.config.get("problem_type")
+        if problem_type == REGRESSION:
             numbers = 'numbers and no classes; take them from logits(**tokenize(text), head="classes")'
             raise ValueError(f"config.json says problem_type regression: this model gives {numbers}")
         longest = self.max_seq_length if self._length_set else None
         logits = self.pipeline_of(ClassPipeline, head=head, dim=head.labels, longest=longest).all(items)
         check_numbers(logits)
-        probabilities = (sigmoid if several == SEVERAL or head.labels == 1 else softmax)(logits)
-        found = [best_labels(row, head.id2label)[:k] for row in probabilities]
-        return found[0] if isinstance(texts, str) else found
+        probabilities = (sigmoid if problem_type == SEVERAL or head.labels == 1 else softmax)(logits)
+        likeliest = [best_labels(row, head.id2label)[:k] for row in probabilities]
+        return likeliest[0] if isinstance(texts, str) else likeliest
 
     @overload
     def entities(self, texts: str) -> list[Entity]: ...
@@ -160,12 +160,12 @@ class Labels(Sentences):
         head, items = self.head("token_classes"), listed(texts)
         longest = self.max_seq_length if self._length_set else self.sentence_config.tokenizer_length
         pipeline = self.pipeline_of(EntityPipeline, head=head, longest=longest, spans=[])
-        rows = pipeline.all(items)
-        for logits in rows:
+        all_logits = pipeline.all(items)
+        for logits in all_logits:
             check_numbers(logits)
-        every = zip(items, pipeline.spans, map(softmax, rows), strict=True)
-        found = [list(grouped(*each, head.id2label)) for each in every]
-        return found[0] if isinstance(texts, str) else found
+        parts = zip(items, pipeline.spans, map(softmax, all_logits), strict=True)
+        entities = [list(grouped(text, spans, probabilities, head.id2label)) for text, spans, probabilities in parts]
+        return entities[0] if isinstance(texts, str) else entities
 
     def answer(self, question: str, text: str) -> Answer:
         """Find the answer to a question in a text: `Answer(text, start, end, score)`, the span text[start:end].
@@ -179,9 +179,9 @@ class Labels(Sentences):
         Raises TypeError for anything but two texts, CheckpointError for a file without that head, ValueError for a pair
         that is too long and a text without a token, TokenizerError if there is no tokenizer.
         """
-        for name, given in (("question", question), ("text", text)):
-            if not isinstance(given, str):
-                raise TypeError(f"{name} must be a str, found {type(given).__name__}")
+        for name, value in (("question", question), ("text", text)):
+            if not isinstance(value, str):
+                raise TypeError(f"{name} must be a str, found {type(value).__name__}")
         head, tokenizer = self.head("answer"), self.sentence_tokenizer
         ((encoded, spans),) = tokenizer.encode_with_spans([question], None, pairs=[text])
         refuse_long([encoded], self.max_length, 0, " or its question")
@@ -194,9 +194,9 @@ class Labels(Sentences):
         counted = inside | (np.array(encoded.input_ids) == (tokenizer.id_of(special) if special else -1))
         first, last, score = best_span(logits, inside, counted)
         (start, _), (_, end) = spans[first] or (0, 0), spans[last] or (0, 0)
-        found = text[start:end]
-        start += len(found) - len(found.lstrip())
-        return Answer(found.strip(), start, start + len(found.strip()), score)
+        answer = text[start:end]
+        start += len(answer) - len(answer.lstrip())
+        return Answer(answer.strip(), start, start + len(answer.strip()), score)
 
 
 def best_labels(probabilities: Array, id2label: Mapping[int, str]) -> list[Label]:
@@ -206,7 +206,7 @@ def best_labels(probabilities: Array, id2label: Mapping[int, str]) -> list[Label
     [Label(label='sea', probability=0.5), Label(label='sky', probability=0.25), Label(label='land', probability=0.25)]
     """
     named = [Label(id2label[i], probability) for i, probability in enumerate(probabilities.tolist())]
-    return sorted(named, key=lambda each: each.probability, reverse=True)
+    return sorted(named, key=lambda label: label.probability, reverse=True)
 
 
 def grouped(
@@ -298,25 +298,23 @@ class PairScoring(Sentences):
     """A model that scores pairs of texts, like sentence-transformers' CrossEncoder."""
 
     @overload
-    def predict(
-        self, pairs: tuple[str, str], *given: Any, **options: Unpack[PredictOptions]
-    ) -> np.float32 | Vector: ...
+    def predict(self, pairs: tuple[str, str], *args: Any, **options: Unpack[PredictOptions]) -> np.float32 | Vector: ...
     @overload
     def predict(
-        self, pairs: list[tuple[str, str]] | list[list[str]], *given: Any, **options: Unpack[PredictOptions]
+        self, pairs: list[tuple[str, str]] | list[list[str]], *args: Any, **options: Unpack[PredictOptions]
     ) -> Array: ...
     @overload
     def predict(
         self,
         pairs: Any = None,
-        *given: Any,
+        *args: Any,
         inputs: Any = None,
         sentences: Any = None,
         **options: Unpack[PredictOptions],
     ) -> Any: ...
 
     @shows(PREDICT, PredictOptions)
-    def predict(self, pairs: Any = None, *given: Any, inputs: Any = None, sentences: Any = None, **options: Any) -> Any:
+    def predict(self, pairs: Any = None, *args: Any, inputs: Any = None, sentences: Any = None, **options: Any) -> Any:
         """Score pairs of texts as sentence-transformers' CrossEncoder does: one pair -> a number, many -> (n,).
 
         A model of several labels returns (labels,) and (n, labels). The head `classes` computes the logits; the folder
@@ -330,10 +328,10 @@ class PairScoring(Sentences):
         Raises TypeError for anything but pairs, ValueError for a folder of another use, CheckpointError for a file
         without that head or an activation that is not computed here, TokenizerError if there is no tokenizer.
         """
-        asked = complete(PREDICT, self.predict, given, options)
-        check_options(asked)
+        options = complete(PREDICT, self.predict, args, options)
+        check_options(options)
         pairs = given_once("one pair of texts or a list of pairs", pairs=pairs, inputs=inputs, sentences=sentences)
-        return _scores(self, pairs, asked, "predict")
+        return _scores(self, pairs, options, "predict")
 
     @shows(PREDICT, PredictOptions)
     def rank(
@@ -342,7 +340,7 @@ class PairScoring(Sentences):
         documents: Iterable[str],
         top_k: int | None = None,
         return_documents: bool = False,
-        *given: Any,
+        *args: Any,
         **options: Any,
     ) -> list[dict[str, Any]]:
         """Order documents by their score with a query, the best first, as sentence-transformers' CrossEncoder.
@@ -354,8 +352,8 @@ class PairScoring(Sentences):
         With the folder of a MultiVectorEncoder the score is the similarity of `encode_query` and `encode_document`, and
         a prompt goes before the query.
         """
-        asked = complete(PREDICT, self.rank, given, options)
-        check_options(asked)
+        options = complete(PREDICT, self.rank, args, options)
+        check_options(options)
         if not isinstance(query, str):
             raise TypeError(f"query must be a str, found {type(query).__name__}")
         if isinstance(documents, str):
@@ -364,53 +362,55 @@ class PairScoring(Sentences):
         check_positive("top_k", top_k, or_none=True)
         if self.result == "tokens":
             for name in ("activation_fn", "apply_softmax"):
-                if asked[name]:
+                if options[name]:
                     raise ValueError(f"{name} is for pairs, and this model has none; leave it out")
-            wanted = self.encode_query(query, asked["prompt_name"], asked["prompt"], threads=asked["threads"])
-            every = self.encode_document(items, show_progress_bar=asked["show_progress_bar"], threads=asked["threads"])
+            wanted = self.encode_query(query, options["prompt_name"], options["prompt"], threads=options["threads"])
+            every = self.encode_document(
+                items, show_progress_bar=options["show_progress_bar"], threads=options["threads"]
+            )
             (scores,) = self.similarity([wanted], every)
         elif (labels := scoring_head(self).labels) == 1:
-            scores = _scores(self, [(query, text) for text in items], asked, "rank")
+            scores = _scores(self, [(query, text) for text in items], options, "rank")
         else:
             raise ValueError(f"rank needs one number a pair, but this model has {labels} labels; predict gives all")
         check_numbers(scores)
-        found = [{"corpus_id": i, "score": score} for i, score in enumerate(scores.tolist())]
+        hits = [{"corpus_id": i, "score": score} for i, score in enumerate(scores.tolist())]
         if return_documents:
-            found = [each | {"text": text} for each, text in zip(found, items, strict=True)]
-        return sorted(found, key=lambda each: each["score"], reverse=True)[:top_k]
+            hits = [hit | {"text": text} for hit, text in zip(hits, items, strict=True)]
+        return sorted(hits, key=lambda hit: hit["score"], reverse=True)[:top_k]
 
     def logits_pipeline(
         self, prompt_name: str | None = None, prompt: str | None = None, threads: int | None = None, **steps: Any
     ) -> PairPipeline:
         """Return the pipeline of `predict`, up to the logits (labels,). Raises as `predict`."""
-        head, own = scoring_head(self), self.sentence_config
-        before = own.prompt(prompt_name, prompt)
+        head, settings = scoring_head(self), self.sentence_config
+        before = settings.prompt(prompt_name, prompt)
         return self.pipeline_of(
-            PairPipeline, threads, head=head, dim=head.labels, prompt=before, longest=own.longest, **steps
+            PairPipeline, threads, head=head, dim=head.labels, prompt=before, longest=settings.longest, **steps
         )
 
 
-def _scores(model: PairScoring, pairs: Any, asked: Mapping[str, Any], method: str) -> Any:
+def _scores(model: PairScoring, pairs: Any, options: Mapping[str, Any], method: str) -> Any:
     items, single = pairs_of(pairs)
-    labels, own = scoring_head(model).labels, model.sentence_config
-    if asked["activation_fn"] is None:
-        activate = usual_activation(own.activation, model.config, labels)
+    labels, settings = scoring_head(model).labels, model.sentence_config
+    if options["activation_fn"] is None:
+        activate = usual_activation(settings.activation, model.config, labels)
     else:
-        activate = given_activation(asked["activation_fn"])
+        activate = given_activation(options["activation_fn"])
     for i, item in enumerate(items):  # before equal pairs are dropped, so that the index is right
         refuse_surrogates(item, i)
     different = list(dict.fromkeys(items))  # so that equal pairs get equal scores
     pipeline = model.logits_pipeline(
-        asked["prompt_name"], asked["prompt"], asked["threads"], numbered=lambda i: items.index(different[i])
+        options["prompt_name"], options["prompt"], options["threads"], numbered=lambda i: items.index(different[i])
     )
-    rows = dict(zip(different, pipeline.all(different, method if asked["show_progress_bar"] else ""), strict=True))
-    logits = np.array([rows[item] for item in items], model.dtype).reshape(len(items), labels)
+    by_pair = dict(zip(different, pipeline.all(different, method if options["show_progress_bar"] else ""), strict=True))
+    logits = np.array([by_pair[item] for item in items], model.dtype).reshape(len(items), labels)
     scores = np.asarray(activate(logits))
     if scores.shape != logits.shape:
         raise ValueError(f"activation_fn must keep the shape {logits.shape} of the logits, found {scores.shape}")
     if labels == 1:
         scores = scores[:, 0]
-    elif asked["apply_softmax"]:
+    elif options["apply_softmax"]:
         scores = softmax(scores)
     return scores[0] if single else scores
 
@@ -423,8 +423,8 @@ def scoring_head(model: Sentences) -> BoundHead:
     model.sentence_config.check_use(PAIRS)
     if "next_word" in model.heads and "classes" not in model.heads:
         other = "rerankers that answer with a word, yes or no, are not computed here"
-        said = f"the heads of this model are {', '.join(model.heads)}, and {other}; "
-        raise error_of(CheckpointError, said, Load(f"a reranker with a head of classes, such as {RERANKER}"))
+        message = f"the heads of this model are {', '.join(model.heads)}, and {other}; "
+        raise error_of(CheckpointError, message, Load(f"a reranker with a head of classes, such as {RERANKER}"))
     return model.head("classes")
 
 
@@ -437,8 +437,8 @@ def pairs_of(pairs: Any) -> tuple[list[Pair], bool]:
     if isinstance(pairs, str | bytes | Mapping | Set) or hasattr(pairs, "columns") or not isinstance(pairs, Iterable):
         raise TypeError(f"pairs must be one pair of texts or a list of pairs, found {type(pairs).__name__}")
     items = list(pairs)
-    single = len(items) == 2 and all(isinstance(each, str) for each in items)
-    return [_pair(each, i) for i, each in enumerate([items] if single else items)], single
+    single = len(items) == 2 and all(isinstance(item, str) for item in items)
+    return [_pair(pair, i) for i, pair in enumerate([items] if single else items)], single
 
 
 def _pair(pair: Any, i: int) -> Pair:
@@ -457,12 +457,12 @@ def usual_activation(path: str | None, config: Config, labels: int) -> Activatio
     path: from the folder's settings. The default is a sigmoid for one label, none for more. Raises CheckpointError for
     a class that is not computed here.
     """
-    own = config.get("sentence_transformers")
+    section = config.get("sentence_transformers")
     older = "sbert_ce_default_activation_function"
     if path is not None:
         where = SETTINGS
-    elif isinstance(own, Mapping) and "activation_fn" in own:
-        path, where = own["activation_fn"], "config.json: sentence_transformers"
+    elif isinstance(section, Mapping) and "activation_fn" in section:
+        path, where = section["activation_fn"], "config.json: sentence_transformers"
     else:
         path, where = config.get(older), f"config.json: {older}"
     if path is None:
@@ -474,11 +474,11 @@ def usual_activation(path: str | None, config: Config, labels: int) -> Activatio
     return KNOWN[name]
 
 
-def given_activation(given: Any) -> Activation:
+def given_activation(passed: Any) -> Activation:
     """Check a caller's activation: a function of an array, or a known module of torch. Raises TypeError."""
-    of_torch = type(given).__module__.startswith("torch.nn.")
-    found: Activation | None = KNOWN.get(type(given).__name__) if of_torch else given
-    if not callable(found) or isinstance(found, type):
+    of_torch = type(passed).__module__.startswith("torch.nn.")
+    activation: Activation | None = KNOWN.get(type(passed).__name__) if of_torch else passed
+    if not callable(activation) or isinstance(activation, type):
         known = ", ".join(KNOWN)
-        raise TypeError(f"activation_fn must be a function of an array, or torch's {known}, found {given!r:.80}")
-    return found
+        raise TypeError(f"activation_fn must be a function of an array, or torch's {known}, found {passed!r:.80}")
+    return activation

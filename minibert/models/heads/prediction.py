@@ -72,13 +72,13 @@ class WordPipeline(TextPipeline):
 
     def pool(self, tile: Packed, x: Array) -> list[Predictions]:
         """Return the likeliest tokens of each text."""
-        found: dict[int, Predictions] = {text: [] for text in tile.texts.tolist()}
-        rows = (each.tolist() for each in (tile.where()[0][self.take(tile)], *likeliest(self.head, x, self.k)))
-        for text, ids, scores in zip(*rows, strict=True):
+        predictions: dict[int, Predictions] = {text: [] for text in tile.texts.tolist()}
+        columns = (column.tolist() for column in (tile.where()[0][self.take(tile)], *likeliest(self.head, x, self.k)))
+        for text, ids, scores in zip(*columns, strict=True):
             pairs = zip(ids, scores, strict=True)
             decode = self.tokenizer.decode
-            found[text].append([{"token_str": decode([i]), "score": score, "token": i} for i, score in pairs])
-        return [*found.values()]
+            predictions[text].append([{"token_str": decode([i]), "score": score, "token": i} for i, score in pairs])
+        return [*predictions.values()]
 
 
 class WordPrediction(Sentences):
@@ -114,11 +114,12 @@ class WordPrediction(Sentences):
         if mask_id is None:
             raise TokenizerError("this tokenizer names no mask token; set mask_token in tokenizer_config.json")
 
-        found = self.pipeline_of(WordPipeline, head=head, k=k, mask_id=mask_id, tokenizer=tokenizer).all(listed(text))
-        if [] in found:
+        pipeline = self.pipeline_of(WordPipeline, head=head, k=k, mask_id=mask_id, tokenizer=tokenizer)
+        predictions = pipeline.all(listed(text))
+        if [] in predictions:
             advice = f" has no {tokenizer.mask}; write it in place of the word to predict"
-            raise error_of(ValueError, Text(found.index([])), advice)
-        return found[0] if isinstance(text, str) else found
+            raise error_of(ValueError, Text(predictions.index([])), advice)
+        return predictions[0] if isinstance(text, str) else predictions
 
     @overload
     def next_words(self, text: str, k: int = ...) -> list[Prediction]: ...
@@ -137,8 +138,8 @@ class WordPrediction(Sentences):
         check_positive("k", k)
         head = self.head("next_word")
         tokenizer = self.embeddings.tokenizer
-        found = self.pipeline_of(WordPipeline, head=head, k=k, tokenizer=tokenizer).all(listed(text))
-        return found[0][0] if isinstance(text, str) else [of_last for (of_last,) in found]
+        predictions = self.pipeline_of(WordPipeline, head=head, k=k, tokenizer=tokenizer).all(listed(text))
+        return predictions[0][0] if isinstance(text, str) else [of_last for (of_last,) in predictions]
 
     @hinted
     def complete(self, text: str, tokens: int = 20, temperature: float = 0.0, seed: int = 0) -> str:
@@ -223,16 +224,16 @@ def likeliest(head: BoundHead, x: Array, k: int) -> tuple[Array, Array]:
         highest = piece.max(axis=1, keepdims=True)
         check_numbers(highest)
         total = np.logaddexp(total, highest + np.log(np.exp(piece - highest).sum(axis=1, keepdims=True)))
-        own = top_indices(piece, k)
-        ids, best = np.hstack([ids, words.start + own]), np.hstack([best, np.take_along_axis(piece, own, 1)])
+        top = top_indices(piece, k)
+        ids, best = np.hstack([ids, words.start + top]), np.hstack([best, np.take_along_axis(piece, top, 1)])
         order = top_indices(best, k)
         ids, best = np.take_along_axis(ids, order, 1), np.take_along_axis(best, order, 1)
     return ids, np.exp(best - total)
 
 
 def _check_chance(temperature: Any, seed: Any) -> None:
-    own = temperature.item() if isinstance(temperature, np.number) else temperature  # max would overflow float32
-    if isinstance(own, bool) or not isinstance(own, int | float) or not 0 <= own <= sys.float_info.max:
+    number = temperature.item() if isinstance(temperature, np.number) else temperature  # max would overflow float32
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= sys.float_info.max:
         raise ValueError(f"temperature must be a number >= 0, where 0 takes the likeliest; found {temperature!r}")
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise ValueError(f"seed must be an integer >= 0, found {seed!r}")
@@ -246,15 +247,15 @@ def read_generation(find: Find, config: Mapping[str, Any], where: str) -> frozen
     path = find(FILE)
     settings = config if path is None else read_object(path)
 
-    def refused(what: str) -> CheckpointError:
-        return CheckpointError(f"{where}: {'config.json' if path is None else FILE}: {what}")
+    def refused(problem: str) -> CheckpointError:
+        return CheckpointError(f"{where}: {'config.json' if path is None else FILE}: {problem}")
 
     for key, neutral in REFUSED.items():
         if settings.get(key) not in (None, neutral):
-            found = f"{key!r} is {settings[key]!r:.40}"
-            raise refused(f"{found}, which changes the words and is not computed here; remove it")
+            setting = f"{key!r} is {settings[key]!r:.40}"
+            raise refused(f"{setting}, which changes the words and is not computed here; remove it")
     ends = settings.get("eos_token_id")
-    listed = ends if isinstance(ends, list | tuple) else [] if ends is None else [ends]
-    if not all(type(end) is int for end in listed):
+    ids = ends if isinstance(ends, list | tuple) else [] if ends is None else [ends]
+    if not all(type(end) is int for end in ids):
         raise refused(f"'eos_token_id' must be an integer, a list of them or null, found {ends!r:.80}")
-    return frozenset(listed)
+    return frozenset(ids)

@@ -63,8 +63,8 @@ class LookupPipeline(TextPipeline):
 
     def run(self, encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
         """Make a tile of each text's tokens with a non-zero weight. Raises IndexError for an id beyond the table."""
-        for i, each in enumerate(encoded):
-            ids = np.unique(check_ids(each.input_ids, len(self.weights), "input_ids"))
+        for i, sequence in enumerate(encoded):
+            ids = np.unique(check_ids(sequence.input_ids, len(self.weights), "input_ids"))
             ids = ids[self.weights[ids] != 0]
             inputs = Inputs(1, len(ids), {"input_ids": ids[None]})
             put(Packed(inputs, np.array([i]), np.array([len(ids)])), self.weights[ids])
@@ -117,23 +117,24 @@ class Sparse(Sentences):
             texts = given_once("a str or a list of str", texts=texts, inputs=inputs, sentences=sentences)
         self.sentence_config.check_use(SPARSE)
         pipeline = self._sparse_pipeline(max_active_dims, prompt_name=prompt_name, prompt=prompt, task=task)
-        found = pipeline.all(listed(texts), "encode_sparse" if show_progress_bar else "")
-        return found[0] if isinstance(texts, str) else found
+        vectors = pipeline.all(listed(texts), "encode_sparse" if show_progress_bar else "")
+        return vectors[0] if isinstance(texts, str) else vectors
 
-    def pipeline(self, *given: Any, single_threaded: bool = False, **options: Any) -> TextPipeline:
+    def pipeline(self, *args: Any, single_threaded: bool = False, **options: Any) -> TextPipeline:
         """Return the pipeline of `encode`, or of `encode_sparse` for a SparseEncoder's folder."""
         if self.result != "sparse":
-            return super().pipeline(*given, single_threaded=single_threaded, **options)
-        return self._sparse_pipeline(None, single_threaded, **complete(ENCODE, self.encode, given, options))
+            return super().pipeline(*args, single_threaded=single_threaded, **options)
+        return self._sparse_pipeline(None, single_threaded, **complete(ENCODE, self.encode, args, options))
 
     def _sparse_pipeline(self, most: int | None, single_threaded: bool = False, **options: Any) -> TextPipeline:
-        own, asked = self.sentence_config, {**ENCODE, **options}
-        check_options(asked)
+        settings, options = self.sentence_config, {**ENCODE, **options}
+        check_options(options)
         check_positive("max_active_dims", most, or_none=True)
-        steps = {**self.text_steps(asked, single_threaded), "most": own.max_active_dims if most is None else most}
-        if table := own.table(asked["task"]):
+        most = settings.max_active_dims if most is None else most
+        steps = {**self.text_steps(options, single_threaded), "most": most}
+        if table := settings.table(options["task"]):
             return self.pipeline_of(LookupPipeline, **steps, weights=table.weights)
-        pooling, activation = own.splade
+        pooling, activation = settings.splade
         head = self.head("masked_word")
         return self.pipeline_of(SparsePipeline, **steps, head=head, pooling=pooling, activation=activation)
 
@@ -157,12 +158,12 @@ class Sparse(Sentences):
         items = vectors_of(vectors, "vectors")
         if not isinstance(items, list):
             raise TypeError("vectors must be sparse, as encode_sparse gives them; found an array")
-        found = []
+        decoded = []
         for vector in items:
             (order,) = top_indices(vector.weights[None], len(vector.ids) if k is None else k)
             tokens = self.embeddings.tokens(vector.ids[order])
-            found.append([*zip(tokens, vector.weights[order].tolist(), strict=True)])
-        return found[0] if isinstance(vectors, SparseVector) else found
+            decoded.append([*zip(tokens, vector.weights[order].tolist(), strict=True)])
+        return decoded[0] if isinstance(vectors, SparseVector) else decoded
 
 
 def keep_largest(vector: SparseVector, most: int | None) -> SparseVector:

@@ -76,15 +76,16 @@ class Adapter:
                 scale = math.inf
             if abs(scale) <= float(np.finfo(np.float32).max):  # False for NaN too
                 return rank, scale
-        found = f"{rank!r:.40}, {alpha!r:.40}"
-        raise self._refused(f"'r' must be an integer >= 1 and 'lora_alpha' a number of float32, found {found}")
+        values = f"{rank!r:.40}, {alpha!r:.40}"
+        raise self._refused(f"'r' must be an integer >= 1 and 'lora_alpha' a number of float32, found {values}")
 
     def _sort(self) -> None:
         """Sort the tensors into linear layers to change and tensors to replace."""
         kept = self._settings.get("modules_to_save") or ()
         for name in sorted(self._file.names):
             path, ending = name.removeprefix(BEGINNING), next(filter(name.endswith, ENDINGS), "")
-            saved = not ending and any(f"{each}." in path for each in kept)  # "classifier" matches pre_classifier too
+            # "classifier" matches pre_classifier too
+            saved = not ending and any(f"{module}." in path for module in kept)
             if not name.startswith(BEGINNING) or not (ending or saved):
                 raise self._refused(f"{TENSORS} has {name!r}, which is no matrix of a linear map; {MERGE}")
             begin = name.removesuffix(ending)
@@ -103,31 +104,31 @@ class Adapter:
         """Return whether PEFT changes the layer at `path`: targets are a pattern, or a list of paths or their ends."""
         targets, excluded = (self._settings.get(key) or () for key in ("target_modules", "exclude_modules"))
         layers, patterns = (self._settings.get(key) for key in ("layers_to_transform", "layers_pattern"))
-        kept = "|".join(self._settings.get("modules_to_save") or ())
-        saved = kept and re.match(rf"(.*\.)?({kept})(\..*)?$", path)
+        kept_pattern = "|".join(self._settings.get("modules_to_save") or ())
+        saved = kept_pattern and re.match(rf"(.*\.)?({kept_pattern})(\..*)?$", path)
         if _names(excluded, path) or saved or not _names(targets, path):
             return False
         if layers in (None, []) or isinstance(targets, str) or path in targets:
             return True
         above = [patterns] if isinstance(patterns, str) and patterns else patterns or [r"[^.]*"]
         start = r"(?:.*?\.)?" if patterns else r".*?\."  # without a pattern PEFT requires a name above the layers'
-        found = next(filter(None, (re.match(rf"{start}{each}\.(\d+)\.", path) for each in above)), None)
-        return found is not None and int(found[1]) in ([layers] if isinstance(layers, int) else layers)
+        match = next(filter(None, (re.match(rf"{start}{parent}\.(\d+)\.", path) for parent in above)), None)
+        return match is not None and int(match[1]) in ([layers] if isinstance(layers, int) else layers)
 
     def _bare(self, name: str) -> str:
         return name.removeprefix(next(filter(name.startswith, self._family.prefixes if self._family else ()), ""))
 
     def head_config(self) -> dict[str, Any]:
         """Return the keys of config.json that the adapter implies: the class of its head and the number of labels."""
-        end = CLASSES.get(str(self._settings.get("task_type")))
-        if end is None:
+        class_end = CLASSES.get(str(self._settings.get("task_type")))
+        if class_end is None:
             return {}
-        found: dict[str, Any] = {"architectures": [self._type.partition("_")[0] + end]}
+        config: dict[str, Any] = {"architectures": [self._type.partition("_")[0] + class_end]}
         for head in HEADS.get(self._type, ()):
             name = self._whole.get(f"{head.maps[-1].path}.weight")
-            if name and head.maps[-1].out == LABELS and end in head.architectures:
-                found["num_labels"] = next(iter(self._file.tensor(name).shape), 0)
-        return found
+            if name and head.maps[-1].out == LABELS and class_end in head.architectures:
+                config["num_labels"] = next(iter(self._file.tensor(name).shape), 0)
+        return config
 
     def put_on(self, source: Checkpoint) -> None:
         """Merge the base's weights when they are bound, and add the head's tensors.
@@ -139,16 +140,16 @@ class Adapter:
             raise self._refused(f"the base has an adapter too; {MERGE}")
         named = {self._bare(name): name for name in source.names}  # binding refuses two tensors with one name
         blocks = BLOCKS.get(self._type)
-        heads = [*POOLERS, *(each for head in HEADS.get(self._type, ()) for each in head.maps)]
-        optional = {name for each in heads if not each.tied for name in each.weights}  # `encode` needs no head
+        linears = [*POOLERS, *(linear for head in HEADS.get(self._type, ()) for linear in head.maps)]
+        optional = {name for linear in linears if not linear.tied for name in linear.weights}  # `encode` needs no head
         merged: dict[str, Callable[[Table], Table]] = {}
         for path, begin in self._maps.items():
             name = named.get(weight := f"{path}.weight")
             if name is None and weight in optional:
                 continue
             if name is None:
-                said = f"the adapter changes {path!r}, and the base has no such weight; {OTHER_BASE} If it is, "
-                raise self._refused(f"{said}transformers has a name for this map that its file lacks: {MERGE}")
+                message = f"the adapter changes {path!r}, and the base has no such weight; {OTHER_BASE} If it is, "
+                raise self._refused(f"{message}transformers has a name for this map that its file lacks: {MERGE}")
             transposed = blocks is not None and blocks.transposed and path.startswith(blocks.begins)
             self._check_shapes(begin, source.tensor(name).shape, transposed)
             merged[name] = partial(self._merged, begin, transposed)
@@ -162,8 +163,8 @@ class Adapter:
     def _check_shapes(self, begin: str, shape: tuple[int, ...], transposed: bool) -> None:
         a, b = (self._file.tensor(begin + end).shape for end in ENDINGS)
         if (a[:1] + b[1:], b[:1] + a[1:]) != ((self._rank,) * 2, shape[::-1] if transposed else shape):
-            found = f"for {begin!r}, a map of shape {shape}, A is {a} and B {b}, with r {self._rank}"
-            raise self._refused(f"{found}; {OTHER_BASE}")
+            shapes = f"for {begin!r}, a map of shape {shape}, A is {a} and B {b}, with r {self._rank}"
+            raise self._refused(f"{shapes}; {OTHER_BASE}")
 
     def _merged(self, begin: str, transposed: bool, table: Table) -> Table:
         """Return the base's weight plus the adapter's product, in the table's dtype."""
@@ -171,10 +172,10 @@ class Adapter:
         with np.errstate(over="ignore", invalid="ignore"):
             a, b = (self._file.table(begin + end, dtype).array() for end in ENDINGS)
             change = (b @ a).T if transposed else b @ a
-            whole = table.array() + dtype.type(self._scale) * change
-        if not np.isfinite(whole).all():
+            weight = table.array() + dtype.type(self._scale) * change
+        if not np.isfinite(weight).all():
             raise self._refused(f"{begin!r} makes a weight with numbers that are not finite; fetch it again")
-        return StoredTable(whole, {"float32": "F32", "float64": "F64"}[dtype.name], dtype)
+        return StoredTable(weight, {"float32": "F32", "float64": "F64"}[dtype.name], dtype)
 
     def _refuse_other_kinds(self) -> None:
         neutral = {"bias": ("none",), "init_lora_weights": PLAIN_STARTS}
@@ -184,12 +185,12 @@ class Adapter:
             if key not in IGNORED and value and value not in neutral.get(key, ()):
                 raise self._refused(f"{key!r} is {value!r:.80}, which is not computed here; {MERGE}")
 
-    def _refused(self, what: str) -> CheckpointError:
-        return CheckpointError(f"{self.where}: {what}")
+    def _refused(self, problem: str) -> CheckpointError:
+        return CheckpointError(f"{self.where}: {problem}")
 
 
 def _names(targets: str | Sequence[str], path: str) -> bool:
     """Return whether PEFT's setting matches a path: a pattern of the whole path, or a list of paths or their ends."""
     if isinstance(targets, str):
         return re.fullmatch(targets, path) is not None
-    return any(f".{path}".endswith(f".{each}") for each in targets)
+    return any(f".{path}".endswith(f".{target}") for target in targets)

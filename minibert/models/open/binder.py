@@ -72,21 +72,21 @@ class TensorBinder:
         name = self._find(names)
         if name is None:
             raise self._missing(names)
-        found = self._source.tensor(name).shape  # checked before any number is read
+        stored_shape = self._source.tensor(name).shape  # checked before any number is read
         if shape is None:
-            shape = found
-            if len(found) != axes or 0 in found:
+            shape = stored_shape
+            if len(stored_shape) != axes or 0 in stored_shape:
                 kind = "rows of numbers" if axes == 2 else "a list of numbers"
-                raise self._refused(f"tensor {name!r} must be {kind}, found shape {found}; fetch it again")
-        if found != shape or 0 in shape:
-            why = self._other_shape(found, shape)
-            raise self._refused(f"tensor {name!r} has shape {found}, but config.json says {shape}; {why}")
+                raise self._refused(f"tensor {name!r} must be {kind}, found shape {stored_shape}; fetch it again")
+        if stored_shape != shape or 0 in shape:
+            why = self._other_shape(stored_shape, shape)
+            raise self._refused(f"tensor {name!r} has shape {stored_shape}, but config.json says {shape}; {why}")
         if name not in self._tables:
             table = self._source.table(name, self.dtype, formats)
             self._tables[name] = self._source.merged[name](table) if name in self._source.merged else table
         return self._tables[name]
 
-    def _other_shape(self, found: tuple[int, ...], shape: tuple[int, ...]) -> str:
+    def _other_shape(self, stored_shape: tuple[int, ...], shape: tuple[int, ...]) -> str:
         """Return a likely reason why a stored shape differs from config.json's."""
         if 0 in shape:
             return "a size of 0 leaves nothing to look up"
@@ -94,7 +94,7 @@ class TensorBinder:
         if packed:
             integers = "the weights are packed integers, which are not computed here"
             return f"config.json has {packed!r}: {integers}; load the model they were made from"
-        if found == shape[::-1]:
+        if stored_shape == shape[::-1]:
             return "the tensor is transposed, as nanoGPT stores the linear layers of GPT-2; store tensor.T"
         return "config and tensors are of different models"
 
@@ -103,9 +103,9 @@ class TensorBinder:
 
         A copy, since each use of a mapped tensor keeps the pages around it in memory.
         """
-        found = self.table(names, shape).array().copy()
-        found.flags.writeable = False
-        return found
+        vector = self.table(names, shape).array().copy()
+        vector.flags.writeable = False
+        return vector
 
     def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Weight:
         """Return the weight of a linear layer; with `low_memory` a narrow one as a table in its stored format."""
@@ -123,12 +123,12 @@ class TensorBinder:
 
     def _find(self, names: tuple[str, ...]) -> str | None:
         for name in names:
-            found = [prefix + name for prefix in self._prefixes if prefix + name in self._names]
-            if len(found) > 1:
-                two = " and ".join(found)
+            matches = [prefix + name for prefix in self._prefixes if prefix + name in self._names]
+            if len(matches) > 1:
+                two = " and ".join(matches)
                 raise self._refused(f"two tensors could be {name!r}: {two}; keep the one that is meant")
-            if found:
-                return found[0]
+            if matches:
+                return matches[0]
         aliases = self._source.aliases()  # metadata may list the dropped names of a tied tensor
         candidates = (aliases.get(prefix + name) for name in names for prefix in self._prefixes)
         return next((name for name in candidates if name is not None), None)
@@ -171,5 +171,5 @@ class TensorBinder:
             why = self._adapters() or f"{part} without them would give wrong numbers"
             raise self._refused(f"this file has tensors of {part} that {recipe} does not use: {some_of(left)}; {why}")
 
-    def _refused(self, what: str) -> CheckpointError:
-        return CheckpointError(f"{self.where}: {what}")
+    def _refused(self, problem: str) -> CheckpointError:
+        return CheckpointError(f"{self.where}: {problem}")

@@ -73,12 +73,12 @@ def distill(
         raise ValueError("this model is static already; make one of a model with blocks")
     check_positive("dims", dims)
     check_target(target := Path(folder))
-    made = static_tokenizer(encoder.sentence_tokenizer)
-    x = token_rows(encoder, made, threads, show_progress_bar)
+    tokenizer = static_tokenizer(encoder.sentence_tokenizer)
+    x = token_rows(encoder, tokenizer, threads, show_progress_bar)
     count = min(dims, x.shape[1], len(x) - 1)
-    found = on_one_thread(covariance_components)(x, count)
-    exact = found.coordinates
-    exact *= sif_weights(zipf_probabilities(len(made.tokens)), SIF)[:, None]
+    components = on_one_thread(covariance_components)(x, count)
+    exact = components.coordinates
+    exact *= sif_weights(zipf_probabilities(len(tokenizer.tokens)), SIF)[:, None]
     with np.errstate(over="ignore"):
         rows = exact.astype(np.float16)
     if not np.isfinite(rows).all():
@@ -93,10 +93,10 @@ def distill(
         for i, (name, path) in enumerate(STEPS)
     ]
     settings = {"config.json": config, "modules.json": modules}
-    others = {name: json.dumps(each, indent=2).encode() for name, each in settings.items()}
-    others["tokenizer.json"] = made.content
-    size = write_model(target, {"embeddings": ("F16", rows)}, others, lambda made: load_encoder(made).close())
-    return Distilled(target, len(rows), count, float(found.shares.sum()), size)
+    others = {name: json.dumps(content, indent=2).encode() for name, content in settings.items()}
+    others["tokenizer.json"] = tokenizer.content
+    size = write_model(target, {"embeddings": ("F16", rows)}, others, lambda written: load_encoder(written).close())
+    return Distilled(target, len(rows), count, float(components.shares.sum()), size)
 
 
 class TokenPipeline(TextPipeline):
@@ -111,22 +111,22 @@ class TokenPipeline(TextPipeline):
 
     def pool(self, tile: Packed, x: Array) -> Array:
         """Return the mean of each text's rows, NaN too."""
-        return np.concatenate([mean(group.of(x)) for group in tile.groups()])
+        return np.concatenate([mean(group.select(x)) for group in tile.groups()])
 
 
 def token_rows(
-    encoder: Encoder, made: StaticTokenizer, threads: int | None = None, show_progress_bar: bool = False
+    encoder: Encoder, tokenizer: StaticTokenizer, threads: int | None = None, show_progress_bar: bool = False
 ) -> Array:
     """Return the encoder's vector of each token by itself: (tokens, width); a NaN becomes 0.
 
     Raises CheckpointError for an infinite number.
     """
-    both = around(encoder.sentence_tokenizer, ["a", *made.tokens])
-    pipeline = encoder.pipeline_of(TokenPipeline, threads, single_threaded=True, dim=encoder.dim, around=both)
-    x: Array = pipeline.all(made.ids, "distill" if show_progress_bar else "")
+    special = around(encoder.sentence_tokenizer, ["a", *tokenizer.tokens])
+    pipeline = encoder.pipeline_of(TokenPipeline, threads, single_threaded=True, dim=encoder.dim, around=special)
+    x: Array = pipeline.all(tokenizer.ids, "distill" if show_progress_bar else "")
     np.nan_to_num(x, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf)
     if not np.isfinite(x).all():
-        token = made.tokens[int(np.flatnonzero(~np.isfinite(x).all(axis=1))[0])]
+        token = tokenizer.tokens[int(np.flatnonzero(~np.isfinite(x).all(axis=1))[0])]
         raise CheckpointError(f"the encoder gives an infinite number for the token {token!r}; is its file damaged?")
     return x
 

@@ -63,9 +63,9 @@ def extract(
     if changed := sorted(source.merged.keys() & source.requested_tensors.keys()):
         raise CheckpointError(f"{files.where}: an adapter changes {changed[0]!r}, which extract does not write merged")
     entries = _entries(source, dtype)
-    found = {name: files.find(name) for name in BESIDE}
-    others = {name: Path(path).read_bytes() for name, path in found.items() if path is not None}
-    size = write_model(target, entries, others, lambda made: load(made, side=sides[0]).close())
+    paths = {name: files.find(name) for name in BESIDE}
+    others = {name: Path(path).read_bytes() for name, path in paths.items() if path is not None}
+    size = write_model(target, entries, others, lambda written: load(written, side=sides[0]).close())
     before = {tensor.file: tensor.file_size for tensor in source.requested_tensors.values()}
     source.close()
     return Extracted(target, len(source.requested_tensors), sum(before.values()), size)
@@ -100,7 +100,7 @@ def _entries(source: Checkpoint, dtype: str | None) -> Entries:
             stored, raw = NARROW[dtype], narrowed(exact, NARROW[dtype])
             finite = np.isfinite(exact)
             if not np.isfinite(convert(raw, stored, exact.dtype)[finite]).all():
-                found = f"tensor {name!r} holds {float(np.abs(exact[finite]).max()):g}"
-                raise ValueError(f"{found}, which {stored} cannot hold; use bfloat16 or float32")
+                problem = f"tensor {name!r} holds {float(np.abs(exact[finite]).max()):g}"
+                raise ValueError(f"{problem}, which {stored} cannot hold; use bfloat16 or float32")
         entries[name] = stored, raw
     return entries

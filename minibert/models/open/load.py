@@ -69,8 +69,8 @@ def load(
     check_dtype(dtype)
     if family is not None and not isinstance(family, Family):
         named = f" minibert.FAMILIES[{family!r}] is one, or" if isinstance(family, str) and family in FAMILIES else ""
-        found = f"{type(family).__name__} {family!r:.40};{named} leave it out: config.json says which family it is"
-        raise TypeError(f"family must be a minibert.Family, found {found}")
+        value = f"{type(family).__name__} {family!r:.40};{named} leave it out: config.json says which family it is"
+        raise TypeError(f"family must be a minibert.Family, found {value}")
     files = open_model(
         name, revision=revision, local_files_only=local_files_only, lazy=lazy, mmap=mmap,
         cache_folder=cache_folder, token=token,
@@ -326,8 +326,8 @@ def family_of(files: ModelFiles) -> Family:
         known = ", ".join(sorted(FAMILIES))
         raise CheckpointError(f"{where}: config.json has no model_type; add the one it was saved from: {known}")
     if model_type in UNCOMPUTED:
-        what = f"{UNCOMPUTED[model_type]}, which minibert does not compute"
-        raise UnknownFamilyError(f"{where}: model_type {model_type!r} is {what}")
+        reason = f"{UNCOMPUTED[model_type]}, which minibert does not compute"
+        raise UnknownFamilyError(f"{where}: model_type {model_type!r} is {reason}")
     if model_type not in FAMILIES:
         advice = "to describe another: load(..., family=Family(...)), see minibert/families/README.md"
         known = f"known are {', '.join(sorted(FAMILIES))}"
@@ -350,12 +350,12 @@ def assemble(
         raise ValueError(f"side must be {' or '.join(map(repr, family.sides))} for {family.model_type}, found {side!r}")
     config, dtype = family.configure(data, f"{where}: config.json"), np.dtype(dtype)
     binder = TensorBinder(config, source, family.prefixes, dtype, where)
-    taken = [step for step in family.steps_for(side) if step.when(config)]
-    if not taken or not isinstance(taken[0], Tokens):
-        found = f"a {type(taken[0]).__name__}" if taken else "no step"
+    recipe = [step for step in family.steps_for(side) if step.when(config)]
+    if not recipe or not isinstance(recipe[0], Tokens):
+        first = f"a {type(recipe[0]).__name__}" if recipe else "no step"
         expected = "must be Tokens, which gives the others their rows"
-        raise ValueError(f"the first step of {family.model_type} {expected}; found {found}")
-    steps = [Bound(step, step.bind(binder)) for step in taken]
+        raise ValueError(f"the first step of {family.model_type} {expected}; found {first}")
+    steps = [Bound(step, step.bind(binder)) for step in recipe]
     binder.refuse_leftovers(family.scope_for(side), family.unused_endings)
     pad_id, named = config.get("pad_token_id"), data.get("tokenizer_class")
     if type(pad_id) is not int or not 0 <= pad_id < steps[0].module.table.shape[0]:

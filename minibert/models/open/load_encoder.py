@@ -113,7 +113,9 @@ def load_encoder(
     have.
     """
     accept_habits(load_encoder, habits)
-    asked = SentenceOptions(prompts, default_prompt_name, truncate_dim, similarity_fn_name, max_seq_length).checked()
+    overrides = SentenceOptions(
+        prompts, default_prompt_name, truncate_dim, similarity_fn_name, max_seq_length
+    ).checked()
     threads = checked_threads(threads)
     check_dtype(dtype)
     files = open_model(
@@ -122,7 +124,7 @@ def load_encoder(
     )  # fmt: skip
     if lazy and not files.static:
         raise ValueError("lazy=True is only for a static model, whose rows can be fetched one by one; leave it out")
-    return encoder_of(files, dtype, threads, low_memory, same_bits, asked)
+    return encoder_of(files, dtype, threads, low_memory, same_bits, overrides)
 
 
 def encoder_of(
@@ -131,7 +133,7 @@ def encoder_of(
     threads: int | None = None,
     low_memory: bool = False,
     same_bits: bool = False,
-    asked: SentenceOptions = AS_THE_FOLDER_SAYS,
+    overrides: SentenceOptions = AS_THE_FOLDER_SAYS,
 ) -> Encoder:
     """Build an encoder from its files: see `load_encoder`."""
     family, mmap = family_of(files), files.options["mmap"]
@@ -158,25 +160,26 @@ def encoder_of(
     if mmap is False:  # the file may change later
         heads().read()
     assert files.saved is not None  # both callers had it read
-    sentences = SentenceConfig.of(files.saved, layer, config, layer.dtype, stack.width(layer.dim))
-    if blocks.vector is not None and not sentences.kind:
-        sentences = sentences._replace(**blocks.vector.bind(config, bind()))
+    sentence_config = SentenceConfig.of(files.saved, layer, config, layer.dtype, stack.width(layer.dim))
+    if blocks.vector is not None and not sentence_config.kind:
+        sentence_config = sentence_config._replace(**blocks.vector.bind(config, bind()))
     if kernel().small:
         words = None
-        if sentences.result == "sparse":
+        if sentence_config.result == "sparse":
             with suppress(CheckpointError):  # a file without this head: an error at its use
                 words = heads()["masked_word"].last
         _lay_out(stack.blocks, words, mmap is None, threads)
     if stack.causal and not files.static:
-        _warn_of_own_code(config, family.model_type, place, "mean" in sentences.poolings)
+        _warn_of_own_code(config, family.model_type, place, "mean" in sentence_config.poolings)
     options: dict[str, Any] = dict(dtype=dtype, threads=threads, low_memory=low_memory, same_bits=same_bits)
-    reopen = files.reopen(load_encoder, **options, **asked.given())
+    reopen = files.reopen(load_encoder, **options, **overrides.passed())
     encoder = Encoder(
-        layer, blocks, stack, config, heads, threads, reopen=reopen, sentence_config=asked.applied_to(sentences),
+        layer, blocks, stack, config, heads, threads, reopen=reopen,
+        sentence_config=overrides.applied_to(sentence_config),
         ends=cache(partial(read_generation, files.find, files.config, files.where)), settings=settings,
     )  # fmt: skip
-    if asked.max_seq_length is not None:
-        encoder.max_seq_length = asked.max_seq_length
+    if overrides.max_seq_length is not None:
+        encoder.max_seq_length = overrides.max_seq_length
     return encoder
 
 
@@ -202,8 +205,8 @@ class TextModel(NamedTuple):
     @property
     def compared(self) -> dict[str, Any]:
         """The measure, a name in `SIMILARITIES` (for tokens in `MAXSIMS`), and whether vectors have length 1."""
-        own = self.model.sentence_config
-        return {"similarity": own.measure, "normalized": own.normalizes()}
+        sentence_config = self.model.sentence_config
+        return {"similarity": sentence_config.measure, "normalized": sentence_config.normalizes()}
 
     def named_in(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entry of a shard that names this model: its identity; in older shards the sha256 of its files."""
@@ -230,7 +233,7 @@ def open_vectors(
     *,
     prompt_name: str | None = None,
     prompt: str | None = None,
-    asked: SentenceOptions = AS_THE_FOLDER_SAYS,
+    overrides: SentenceOptions = AS_THE_FOLDER_SAYS,
     revision: str | None = None,
     local_files_only: bool = False,
     threads: int | None = None,
@@ -242,16 +245,16 @@ def open_vectors(
     It is opened from whole files on this machine's disk, fetched first if they are on the Hub: all processes of a
     machine then share one map of the weights.
 
-    asked, threads, same_bits, mmap: see `load_encoder`; here no bit of a vector depends on `threads`. Raises as
+    overrides, threads, same_bits, mmap: see `load_encoder`; here no bit of a vector depends on `threads`. Raises as
     `load_encoder`.
     """
     threads = checked_threads(threads)
     opened = open_model(name, revision=revision, local_files_only=local_files_only, mmap=mmap, whole=True, saved=True)
-    encoder = encoder_of(opened, same_bits=same_bits, asked=asked.checked())
-    own, task = encoder.sentence_config, None
+    encoder = encoder_of(opened, same_bits=same_bits, overrides=overrides.checked())
+    prompts, task = encoder.sentence_config.prompts, None
     if encoder.result != "dense":  # these models encode queries and documents differently
         task = "document"
-        prompt_name = task if prompt_name is None and prompt is None and task in own.prompts else prompt_name
+        prompt_name = task if prompt_name is None and prompt is None and task in prompts else prompt_name
     pipeline = encoder.pipeline(prompt_name, prompt, task=task, threads=threads, single_threaded=True)
     return TextModel(encoder, opened, pipeline)
 
@@ -280,8 +283,8 @@ def _bind(
 ) -> Stack:
     bias = f"{blocks.relative.format(i=0)}.weight"  # a file of the input layer has it too
     if all(name.endswith(bias) and blocks.relative for name in binder.stored_under(blocks.begins)):
-        said = "there is no tensor of the blocks, only the input layer, as after `extract`"
-        raise CheckpointError(f"{binder.where}: {said}; name the whole model; minibert.load loads the input layer")
+        problem = "there is no tensor of the blocks, only the input layer, as after `extract`"
+        raise CheckpointError(f"{binder.where}: {problem}; name the whole model; minibert.load loads the input layer")
     scheme = layer.attention_position
     bound = blocks.bind_all(config, binder, scheme)
     others = blocks.last_norm.bound(config, binder, "", config.integer("hidden_size"))
@@ -309,7 +312,7 @@ def _lay_out(blocks: tuple[BoundBlock, ...], words: Linear | None, copied: bool,
     for module in (module for block in blocks for module in block.modules.values()):
         if isinstance(module, Linear):
             shared.setdefault(id(module.source), []).append(module)
-    halved = {id(block.modules[own.up].source) for block in blocks if (own := block.feed_forward).up == own.gate}
+    halved = {id(block.modules[ffn.up].source) for block in blocks if (ffn := block.feed_forward).up == ffn.gate}
     if not all(fills_panels(maps[0], weight in halved) for weight, maps in shared.items()):
         shared = {}  # a run uses panels for all products of blocks or for none
     if words and words.dtype == np.float32 and not words.stored:

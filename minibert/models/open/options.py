@@ -54,15 +54,15 @@ OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 
 def add_options(parser: Any, *groups: str) -> None:
     """Add the options of some groups of `OPTIONS`."""
-    for name, told in ((name, told) for group in groups for name, told in OPTIONS[group].items()):
-        parser.add_argument("--" + name.replace("_", "-"), **told)
+    for name, arguments in ((name, arguments) for group in groups for name, arguments in OPTIONS[group].items()):
+        parser.add_argument("--" + name.replace("_", "-"), **arguments)
 
 
 def sentence_options(arguments: Any) -> dict[str, Any]:
     """Return the options of sentence vectors that were passed, as keyword arguments of `load_encoder`."""
     names = (*OPTIONS["sentences"], *OPTIONS["measure"])
-    given = {name: value for name in names if (value := getattr(arguments, name, None)) is not None}
-    return given | ({"prompts": dict(given["prompts"])} if "prompts" in given else {})
+    options = {name: value for name in names if (value := getattr(arguments, name, None)) is not None}
+    return options | ({"prompts": dict(options["prompts"])} if "prompts" in options else {})
 
 
 @contextmanager

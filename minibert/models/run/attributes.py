@@ -35,8 +35,8 @@ def advice(name: str, known: Iterable[str]) -> str:
 
 def unexpected(call: Callable[..., Any], name: str) -> TypeError:
     """Return the error for a keyword that a call does not take."""
-    every = signature(call).parameters.values()
-    named = [each.name for each in every if each.name != "self" and each.kind is not Parameter.VAR_KEYWORD]
+    parameters = signature(call).parameters.items()
+    named = [name for name, parameter in parameters if name != "self" and parameter.kind is not Parameter.VAR_KEYWORD]
     hint = advice(name, named) or f"; known are {', '.join(named)}"
     return TypeError(f"{call.__name__}: got an unexpected keyword argument {name!r}{hint}")
 
@@ -45,9 +45,9 @@ def hinted(call: F) -> F:
     """Raise a TypeError that suggests a keyword, if a call gets one that it does not take."""
 
     @wraps(call)
-    def with_hint(*given: Any, **named: Any) -> Any:
+    def with_hint(*args: Any, **named: Any) -> Any:
         try:
-            return call(*given, **named)
+            return call(*args, **named)
         except TypeError as error:
             wrong = [name for name in named if name not in signature(call).parameters]
             if wrong and error.__traceback__ and not error.__traceback__.tb_next:  # the call did not begin
@@ -103,15 +103,15 @@ class OfModules(Guarded):
             raise AttributeError(f"this {self._words[0]} has no {name!r}{self._hint(name)}")
 
     def _hint(self, name: str) -> str:
-        return advice(name, (each for each in dir(self) if not each.startswith("_")))
+        return advice(name, (known for known in dir(self) if not known.startswith("_")))
 
     def __getitem__(self, path: str) -> Any:
         try:
             return self.modules[path]
         except KeyError:
-            own, parts = self._words
+            kind, parts = self._words
             hint = did_you_mean(path, self.modules) or f"; its {parts} are {', '.join(self.modules)}"
-            raise KeyError(f"this {own} has no {path!r}{hint}") from None
+            raise KeyError(f"this {kind} has no {path!r}{hint}") from None
 
     def close(self) -> None:
         """Drop all weights."""

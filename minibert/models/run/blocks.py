@@ -86,13 +86,13 @@ class Stack:
 
         There is a hook after each intermediate, or no hook.
         """
-        last_map = pieces = None
+        last_map = pieced = None
         if self.last_map:
             last_map = hooked(hook, self.last_map, mapping(self.blocks[-1].modules[self.last_map], "last"))
         if self.pieces:
-            pieces = piecing(self.blocks[0].modules, self.pieces, hook)
+            pieced = piecing(self.blocks[0].modules, self.pieces, hook)
         last_norm = norming(self.others, self.last_norm, hook)
-        return tuple(ready(block, i, hook) for i, block in enumerate(self.blocks)), last_norm, last_map, pieces
+        return tuple(ready(block, i, hook) for i, block in enumerate(self.blocks)), last_norm, last_map, pieced
 
     def width(self, dim: int) -> int:
         """Return the width of the last hidden state; `dim`: of the blocks."""
@@ -101,9 +101,9 @@ class Stack:
     @cached_property
     def shapes(self) -> list[Shape]:
         """The shapes of the weights of all matrix products."""
-        parts = [part.work for block in self.blocks for part in block.parts]
-        halved = {own.up for own in parts if isinstance(own, BoundFeedForward) and own.gate == own.up}
-        sizes = ((each.shape, path in halved, each.column_major) for path, each in self._maps)
+        sublayers = [part.work for block in self.blocks for part in block.parts]
+        halved = {ffn.up for ffn in sublayers if isinstance(ffn, BoundFeedForward) and ffn.gate == ffn.up}
+        sizes = ((module.shape, path in halved, module.column_major) for path, module in self._maps)
         return [(outputs // (2 if half else 1), width, column_major) for (outputs, width), half, column_major in sizes]
 
     @cached_property
@@ -119,10 +119,10 @@ class Stack:
     @cached_property
     def panel_rows(self) -> int:
         """The most rows of products with panels: 0 without panels, FEW if some are views, whose rows lie far apart."""
-        pieces = [piece for _, each in self._maps if each.panels for _, piece in each.panels.pieces]
-        if not pieces or not all(each.panels for _, each in self._maps):
+        panel_pieces = [piece for _, module in self._maps if module.panels for _, piece in module.panels.pieces]
+        if not panel_pieces or not all(module.panels for _, module in self._maps):
             return 0
-        return sys.maxsize if all(piece.flags.c_contiguous for piece in pieces) else FEW
+        return sys.maxsize if all(piece.flags.c_contiguous for piece in panel_pieces) else FEW
 
     @cached_property
     def each_text(self) -> bool:
@@ -137,7 +137,7 @@ class Stack:
     @cached_property
     def shares(self) -> bool:
         """Whether products of these weights have the same bits on BLAS's own threads as on one thread."""
-        return all(each.dtype == np.float32 and kernel().shares(each.shape[1]) for _, each in self._maps)
+        return all(module.dtype == np.float32 and kernel().shares(module.shape[1]) for _, module in self._maps)
 
     @property
     def transposed_in_reference(self) -> list[str]:
@@ -191,10 +191,10 @@ def run_model(
         blas = "own"
 
     def work(tile: Packed) -> None:
-        taken = take(tile) if take and not stack.each_text else None
-        x = run_blocks(stack, layer.rows(tile), tile, taken, panels=blas != "own")
-        for part, own in _by_text(tile, x, take) if stack.each_text else [(tile, x)]:
-            put(part, own)
+        needed = take(tile) if take and not stack.each_text else None
+        x = run_blocks(stack, layer.rows(tile), tile, needed, panels=blas != "own")
+        for part, states in _by_text(tile, x, take) if stack.each_text else [(tile, x)]:
+            put(part, states)
 
     compute(work, tiles, threads, blas)
 
@@ -203,26 +203,26 @@ def _by_text(tile: Packed, x: Array, take: Callable[[Packed], Array | None] | No
     """Yield the texts of a tile one by one, with the rows to keep of each."""
     start = 0
     for text in tile.tiles(1):
-        own = x[start : (start := start + text.inputs.seq)]
-        taken = take(text) if take else None
-        yield text, own if taken is None else own[taken]
+        states = x[start : (start := start + text.inputs.seq)]
+        needed = take(text) if take else None
+        yield text, states if needed is None else states[needed]
 
 
 def run_blocks(
     stack: Stack,
     x: Array,
     tile: Packed,
-    take: Array | None = None,
+    needed: Array | None = None,
     hook: Hook | None = None,
     cache: KeyValueCache | None = None,
     panels: bool = True,
 ) -> Array:
     """Run all blocks and the last norm and map on a tile: x (tokens, dim) -> (tokens, dim). x may be overwritten.
 
-    take: the rows that the last block returns, None for all. panels: whether to use panels if they are there; the bits
+    needed: the rows that the last block returns; None: all. panels: whether to use panels if they are there; the bits
     are the same without. cache: the tokens follow the cached tokens of one text, and are added to the cache.
     """
-    blocks, last, last_map, pieced = stack.bound if hook is None else stack.bind(hook)
+    blocks, last_norm, last_map, pieced = stack.bound if hook is None else stack.bind(hook)
     past, whole, dtype = cache.length if cache else 0, hook is not None, x.dtype
     # a hook receives the tokens of a tile without padding rows
     rows = kernel().usual if hook and stack.rows.text > 1 else stack.rows
@@ -240,7 +240,7 @@ def run_blocks(
         angles, growth = {}, None
         if rotary := stack.rotary:
             positions = layout.filled(tile.where()[1])
-            angles = {each: (*rotary.rotary(positions, each), rotary.pairing) for each in stack.rotations}
+            angles = {kind: (*rotary.rotary(positions, kind), rotary.pairing) for kind in stack.rotations}
             growth = rotary.query_factor(positions)
         shared = _shared_terms(stack.schemes, pieces) if stack.schemes else {}
         run = Run(rows, pieces, angles, growth, shared, Scratch(layout.rows, dtype), ScratchBuffer(), cache, panels)
@@ -249,9 +249,9 @@ def run_blocks(
     for i, block in enumerate(blocks):
         if hook and i:
             hook.rows(f"hidden_states.{i}", x)
-        if take is not None and i + 1 == len(blocks):
-            layout = Layout.of(np.array([len(take)]), padding, fewest)
-            run = run._replace(take=layout.filled(take))
+        if needed is not None and i + 1 == len(blocks):
+            layout = Layout.of(np.array([len(needed)]), padding, fewest)
+            run = run._replace(take=layout.filled(needed))
         for works, add, post_norm, attends in block:
             y = x
             for work in works:
@@ -261,7 +261,7 @@ def run_blocks(
             x = add(x, y, x)
             for norm in post_norm:
                 norm(x)
-    for norm in last:
+    for norm in last_norm:
         norm(x)
     if last_map:
         x = last_map(run, x)

@@ -77,12 +77,12 @@ def _check_names(layer: InputLayer, stack: Stack, change: Any) -> None:
 
 def _by_length(inputs: Inputs, keep: Array, stack: Stack) -> Iterator[Packed]:
     """Cut a batch into tiles of sequences of equal length: attention computes each in one piece."""
-    whole = unpadded(inputs, keep)
+    packed = unpadded(inputs, keep)
     kinds: dict[tuple[int, bytes], list[Array]] = {}
-    for group in whole.groups(stack.by_distance):
+    for group in packed.groups(stack.by_distance):
         gaps = b"" if group.positions is None else group.positions.tobytes()
         kinds.setdefault((group.length, gaps), []).append(group.texts)
-    for texts in kinds.values() or [[whole.texts]]:
+    for texts in kinds.values() or [[packed.texts]]:
         yield unpadded(inputs, keep, np.concatenate(texts))
 
 
@@ -135,20 +135,21 @@ class Recorder:
         self.seen.add(name)
         batch, seq = self.shape
         whole = (batch, x.shape[1], seq, seq)
-        locations = [*zip(group.texts, group.of(self.where[1]), strict=True)]
+        locations = [*zip(group.texts, group.select(self.where[1]), strict=True)]
         if name in self.change and x.size:
 
             def part(all_: Array) -> Array:
-                return np.stack([all_[text][:, own[:, None], own] for text, own in locations])
+                return np.stack([all_[text][:, tokens[:, None], tokens] for text, tokens in locations])
 
             x[...] = self._changed(name, x, whole, part)
         if self.trace is not None:
             y = self._kept(name, whole, x)
-            for (text, own), pairs in zip(locations, x, strict=True):
-                if len(own) and own[-1] - own[0] + 1 == len(own):  # no padding between tokens: slices are enough
-                    y[text][:, own[0] : own[-1] + 1, own[0] : own[-1] + 1] = pairs
+            for (text, tokens), pairs in zip(locations, x, strict=True):
+                # without padding between tokens slices are enough
+                if len(tokens) and tokens[-1] - tokens[0] + 1 == len(tokens):
+                    y[text][:, tokens[0] : tokens[-1] + 1, tokens[0] : tokens[-1] + 1] = pairs
                 else:
-                    y[text][:, own[:, None], own] = pairs
+                    y[text][:, tokens[:, None], tokens] = pairs
 
     def _kept(self, name: str, shape: tuple[int, ...], x: Array) -> Array:
         assert self.trace is not None
@@ -158,33 +159,33 @@ class Recorder:
 
     def _changed(self, name: str, x: Array, whole: tuple[int, ...], part: Callable[[Array], Array]) -> Array:
         """Return the new values, checked. whole: the batch's shape; part: selects the tile's values of a batch."""
-        asked = self.change[name]
-        if callable(asked):  # a copy: the function may keep it or write into it
-            found = _numbers(name, asked(x.copy()), x.dtype)
-            if found.shape != x.shape:
-                given = f"was given values of shape {x.shape} and must return that shape"
-                raise ValueError(f"change[{name!r}] {given}, found {found.shape}")
-            return found
-        found = _numbers(name, asked, x.dtype)
-        if found.shape not in (whole, (1, *whole[1:])):
-            raise ValueError(f"change[{name!r}] must have shape {whole}, as trace has it, found {found.shape}")
-        return part(np.broadcast_to(found, whole))
+        new = self.change[name]
+        if callable(new):  # a copy: the function may keep it or write into it
+            values = _numbers(name, new(x.copy()), x.dtype)
+            if values.shape != x.shape:
+                problem = f"was given values of shape {x.shape} and must return that shape"
+                raise ValueError(f"change[{name!r}] {problem}, found {values.shape}")
+            return values
+        values = _numbers(name, new, x.dtype)
+        if values.shape not in (whole, (1, *whole[1:])):
+            raise ValueError(f"change[{name!r}] must have shape {whole}, as trace has it, found {values.shape}")
+        return part(np.broadcast_to(values, whole))
 
 
 def _numbers(name: str, values: ArrayLike | None, dtype: np.dtype[Any]) -> Array:
     """Return new values in the run's dtype. Raises TypeError and ValueError unless they are finite floats."""
     try:
-        found = np.asarray(values)
+        array = np.asarray(values)
     except ValueError:
         raise ValueError(f"change[{name!r}] has rows of different lengths; it must be one array") from None
-    if found.dtype.kind != "f":
-        what = "None" if values is None else f"{type(values).__name__} of {found.dtype}"
+    if array.dtype.kind != "f":
+        kind = "None" if values is None else f"{type(values).__name__} of {array.dtype}"
         expected = "an array of floating-point numbers, or a function that returns one"
-        raise TypeError(f"change[{name!r}] must be {expected}; found {what}")
+        raise TypeError(f"change[{name!r}] must be {expected}; found {kind}")
     with np.errstate(over="ignore"):  # a number too large becomes infinity, refused below
-        found = found.astype(dtype, copy=False)
-    if not np.isfinite(found).all():
+        array = array.astype(dtype, copy=False)
+    if not np.isfinite(array).all():
         why = f"NaN, infinity or a number beyond {dtype}; every number after it would be NaN"
         advice = "To hide a token from attention change the weights to 0, or the scores to -1e9"
         raise ValueError(f"change[{name!r}] has {why}. {advice}")
-    return found
+    return array

@@ -68,7 +68,7 @@ class InputLayer(OfModules):
                 counted = isinstance(step, Positions) and step.rule == "mask"
                 self._lookups.append((step, module.table.shape[0], -1 if counted and step.extra else 0))
                 self._counted |= counted
-        self._masks = [each for each, _ in steps if isinstance(each, Mask)]
+        self._masks = [step for step, _ in steps if isinstance(step, Mask)]
         self._reads_mask = bool(self._masks) or self._counted
         types = (step for step, _ in steps if isinstance(step, Add) and step.ids == "token_type_ids")
         widths = [self._width, *(module.weight.shape[0] for _, module in steps if isinstance(module, Linear))]
@@ -114,16 +114,18 @@ class InputLayer(OfModules):
 
         Raises TypeError, IndexError or ValueError that names the expected and the found value, and the place.
         """
-        given = dict(token_type_ids=token_type_ids, position_ids=position_ids, langs=langs, task_type_ids=task_type_ids)
+        other_ids = dict(
+            token_type_ids=token_type_ids, position_ids=position_ids, langs=langs, task_type_ids=task_type_ids
+        )
         steps = self.steps
-        inputs, single = self.prepare(input_ids, given, attention_mask, past_length, inputs_embeds)
+        inputs, single = self.prepare(input_ids, other_ids, attention_mask, past_length, inputs_embeds)
         y = np.empty((inputs.batch, inputs.seq, self.dim), self.dtype)
         if input_ids is not None:
             steps[0].module.table.expect((inputs.ids["input_ids"],))
         run(steps, inputs, y, self._width, threads)
         return y[0] if single else y
 
-    def trace(self, input_ids: ArrayLike | None = None, **inputs: Any) -> dict[str, Array]:
+    def trace(self, input_ids: ArrayLike | None = None, **arguments: Any) -> dict[str, Array]:
         """Return every named intermediate in the order of computation; the last one is the layer's output.
 
         Arguments as in a call. Most keys are module paths of the reference's base model, with the module's
@@ -132,26 +134,26 @@ class InputLayer(OfModules):
         bits.
         """
         keywords = ("attention_mask", "past_length", "inputs_embeds")
-        passed = {key: inputs.pop(key) for key in keywords if key in inputs}
+        passed = {key: arguments.pop(key) for key in keywords if key in arguments}
         self.steps  # noqa: B018  raises if the layer is closed
-        prepared, _ = self.prepare(input_ids, inputs, **passed)
-        return self.traced(prepared)
+        inputs, _ = self.prepare(input_ids, arguments, **passed)
+        return self.traced(inputs)
 
-    def traced(self, prepared: Inputs) -> dict[str, Array]:
+    def traced(self, inputs: Inputs) -> dict[str, Array]:
         """Trace checked inputs: see `trace`."""
-        steps, trace = self.steps, self.traced_positions(prepared)
+        steps, trace = self.steps, self.traced_positions(inputs)
 
         def record(name: str, x: Array) -> None:
             trace[name] = x.copy()
 
-        y = np.empty((prepared.batch, prepared.seq, self.dim), self.dtype)
-        run_steps(steps, prepared, y, self._width, record)
+        y = np.empty((inputs.batch, inputs.seq, self.dim), self.dtype)
+        run_steps(steps, inputs, y, self._width, record)
         trace.setdefault("sum", y)
         return trace
 
-    def traced_positions(self, prepared: Inputs) -> dict[str, Array]:
+    def traced_positions(self, inputs: Inputs) -> dict[str, Array]:
         """Return the beginning of a trace of checked inputs: the positions, if the layer looks any up."""
-        positions = prepared.ids.get("position_ids")
+        positions = inputs.ids.get("position_ids")
         if isinstance(positions, slice):
             return {"position_ids": np.arange(positions.start, positions.stop)[None]}
         return {"position_ids": positions.copy()} if isinstance(positions, np.ndarray) else {}
@@ -159,7 +161,7 @@ class InputLayer(OfModules):
     def prepare(
         self,
         input_ids: ArrayLike | None,
-        given: Mapping[str, Any],
+        other_ids: Mapping[str, Any],
         attention_mask: ArrayLike | None = None,
         past_length: int = 0,
         inputs_embeds: ArrayLike | None = None,
@@ -170,15 +172,15 @@ class InputLayer(OfModules):
         table), ValueError (shapes that disagree, a sequence too long, both or neither of ids and inputs_embeds).
         """
         if (input_ids is None) == (inputs_embeds is None):
-            found = "neither" if input_ids is None else "both"
-            raise ValueError(f"pass input_ids (batch, seq) or inputs_embeds {self._embeds_shape}, found {found}")
+            which = "neither" if input_ids is None else "both"
+            raise ValueError(f"pass input_ids (batch, seq) or inputs_embeds {self._embeds_shape}, found {which}")
         past_length = _count(past_length)
         if input_ids is not None:
             first = input_ids[0] if isinstance(input_ids, list) and input_ids else input_ids
             if isinstance(first, str | Mapping):
-                found = "a text" if isinstance(first, str) else "a mapping"
+                kind = "a text" if isinstance(first, str) else "a mapping"
                 advice = "as in layer(**layer.tokenize(text)) or encoder.trace(**encoder.tokenize(text))"
-                raise TypeError(f"input_ids must be integers, found {found}; tokenize a text first, {advice}")
+                raise TypeError(f"input_ids must be integers, found {kind}; tokenize a text first, {advice}")
             ids = check_ids(input_ids, self._vocab, "input_ids")
             single, shape = _batch_of(ids.shape, "input_ids", "(batch, seq)")
             inputs = Inputs(*shape, {"input_ids": ids.reshape(shape)})
@@ -194,17 +196,17 @@ class InputLayer(OfModules):
         elif self._masks:
             mask = self._masks[0].default(inputs, self.config)
         inputs = inputs._replace(attention_mask=mask)
-        self._take_ids(inputs, given, past_length)
-        for name, value in given.items():
+        self._take_ids(inputs, other_ids, past_length)
+        for name, value in other_ids.items():
             if value is not None and name not in inputs.ids and not self.family.accepts(name):
                 raise TypeError(f"{self.family.model_type} takes no {name} in its input layer; leave it out")
         if not self._masks:
             inputs = inputs._replace(attention_mask=None)  # already read for the positions; no step reads it
         return inputs, single
 
-    def _checked_mask(self, inputs: Inputs, given: ArrayLike, past_length: int) -> Array | None:
+    def _checked_mask(self, inputs: Inputs, attention_mask: ArrayLike, past_length: int) -> Array | None:
         """Check the attention mask; return it only if a step uses it."""
-        mask = _numbers(given, "attention_mask", self.dtype if self._reads_mask else None)
+        mask = _numbers(attention_mask, "attention_mask", self.dtype if self._reads_mask else None)
         mask = mask[None] if mask.ndim == 1 else mask
         # a mask that multiplies rows has their length; an unused mask may omit the cached tokens
         longest = inputs.seq if self._masks else inputs.seq + past_length
@@ -218,11 +220,11 @@ class InputLayer(OfModules):
             raise ValueError(f"attention_mask must cover the cached tokens too: {shapes}")
         return mask if self._reads_mask else None
 
-    def _take_ids(self, inputs: Inputs, given: Mapping[str, Any], past_length: int) -> None:
+    def _take_ids(self, inputs: Inputs, other_ids: Mapping[str, Any], past_length: int) -> None:
         """Check all ids that the steps look up, or fill in the family's defaults."""
         shape = (inputs.batch, inputs.seq)
         for step, rows, lowest in self._lookups:
-            value = given.get(step.ids)
+            value = other_ids.get(step.ids)
             if value is None:
                 default: Any = step.default(inputs, self.config, past_length)
                 if default is not None:
@@ -249,22 +251,22 @@ class InputLayer(OfModules):
         Raises IndexError that names the text and the position.
         """
         unseen, words = None, self.steps[0].module.table
-        if any(each.unseen for each in encoded):
+        if any(sequence.unseen for sequence in encoded):
             if self._reads_mask:
                 why = "since its input layer reads the mask"
                 raise ValueError(f"tokens that no token sees are not computed in this family, {why}")
-            unseen = np.array([each.unseen for each in encoded])
+            unseen = np.array([sequence.unseen for sequence in encoded])
         if len(encoded) == 1:  # nothing to sort or join: a tenth of the time of one short text
             ids, ordered = np.array(encoded[0].input_ids, np.int64), encoded
             texts, lengths = np.zeros(1, np.int64), np.array([len(ids)])
         else:
-            lengths = np.fromiter((len(each.input_ids) for each in encoded), np.int64, len(encoded))
+            lengths = np.fromiter((len(sequence.input_ids) for sequence in encoded), np.int64, len(encoded))
             texts = np.argsort(lengths, kind="stable")
             if unseen is not None:  # sort equal numbers next to each other
                 texts = np.lexsort((unseen, lengths))
                 unseen = unseen[texts]
             lengths, ordered = lengths[texts], [encoded[i] for i in texts.tolist()]
-            ids = _joined_ids([each.input_ids for each in ordered])
+            ids = _joined_ids([sequence.input_ids for sequence in ordered])
         inputs = Inputs(1, len(ids), {"input_ids": ids[None]})
         packed = Packed(inputs, texts, lengths, unseen=unseen)
         _check(packed, ids, self._vocab, "input_ids")
@@ -272,20 +274,21 @@ class InputLayer(OfModules):
         alike = [inputs]  # the same inputs, one batch for each length
         if len(texts) > 1:
             groups = packed.groups()
-            alike = [Inputs(len(each.texts), each.length, {"input_ids": each.of(ids)}) for each in groups]
+            alike = [Inputs(len(group.texts), group.length, {"input_ids": group.select(ids)}) for group in groups]
         if self._masks:
-            masks = [self._masks[0].default(each, self.config) for each in alike]
-            alike = [each._replace(attention_mask=mask) for each, mask in zip(alike, masks, strict=True)]
+            masks = [self._masks[0].default(batch, self.config) for batch in alike]
+            alike = [batch._replace(attention_mask=mask) for batch, mask in zip(alike, masks, strict=True)]
             joined = masks[0] if len(texts) == 1 else _joined(masks, packed)
             packed = packed._replace(inputs=inputs._replace(attention_mask=joined))
-        types = self.adds_types and any(each.token_type_ids is not None for each in ordered)
+        types = self.adds_types and any(sequence.token_type_ids is not None for sequence in ordered)
         for step, rows, lowest in self._lookups:
             if types and step.ids == "token_type_ids":
-                found = _joined_ids([each.token_type_ids or [0] * len(each.input_ids) for each in ordered])
-                _check(packed, found, rows - step.extra, step.ids, lowest)
-                inputs.ids[step.ids] = found[None]
+                type_ids = [sequence.token_type_ids or [0] * len(sequence.input_ids) for sequence in ordered]
+                joined_ids = _joined_ids(type_ids)
+                _check(packed, joined_ids, rows - step.extra, step.ids, lowest)
+                inputs.ids[step.ids] = joined_ids[None]
                 continue
-            defaults = [step.default(each, self.config, 0) for each in alike]
+            defaults = [step.default(batch, self.config, 0) for batch in alike]
             default = defaults[0] if len(texts) == 1 else _joined(defaults, packed)
             if default is not None:
                 inputs.ids[step.ids] = default
@@ -295,8 +298,8 @@ class InputLayer(OfModules):
         """Return the rows of packed tokens, (tokens, dim), with the bits of a call."""
         x: Array = np.empty((1, packed.inputs.seq, self.dim), self.dtype)
         run_steps(self.steps, packed.inputs, x, self._width, record)
-        found: Array = x[0]
-        return found
+        rows: Array = x[0]
+        return rows
 
     @property
     def modules(self) -> dict[str, Any]:
@@ -359,7 +362,7 @@ def _joined(defaults: Sequence[Any], packed: Packed) -> Any:
         return defaults[0] if defaults else None
     if isinstance(defaults[0], slice):
         return (packed.where()[1] + defaults[0].start)[None]
-    return np.concatenate([each.reshape(-1) for each in defaults])[None]
+    return np.concatenate([ids.reshape(-1) for ids in defaults])[None]
 
 
 def _count(past_length: Any) -> int:

@@ -46,11 +46,11 @@ class Group(NamedTuple):
     rows: int  # rows of each sequence: tokens and padding rows
     unseen: int = 0  # the number of last tokens in each sequence that no token sees
 
-    def of(self, x: Array) -> Array:
+    def select(self, x: Array) -> Array:
         """Return the tokens of the group: (rows, ...) -> (texts, length, ...), a view."""
         count = len(self.texts)
-        found = x[self.first : self.first + count * self.rows].reshape(count, self.rows, *x.shape[1:])
-        return found[:, : self.length]
+        with_padding = x[self.first : self.first + count * self.rows].reshape(count, self.rows, *x.shape[1:])
+        return with_padding[:, : self.length]
 
     def part(self, start: int, stop: int) -> Group:
         """Return some of the sequences as a group."""
@@ -114,30 +114,30 @@ class Packed(NamedTuple):
             kinds = list(zip(kinds, unseen, strict=True))
         if gaps and self.positions is not None:
             parts = np.split(self.positions, self.starts[1:])
-            positions = [own if len(own) and own[-1] - own[0] != len(own) - 1 else own[:0] for own in parts]
-            kinds = [(length, own.tobytes()) for length, own in zip(kinds, positions, strict=False)]
-        found, first, start = [], 0, 0
+            positions = [part if len(part) and part[-1] - part[0] != len(part) - 1 else part[:0] for part in parts]
+            kinds = [(length, part.tobytes()) for length, part in zip(kinds, positions, strict=False)]
+        groups, first, start = [], 0, 0
         for _, same in groupby(kinds):
             stop, length = start + len(list(same)), int(self.lengths[start])
-            own = positions[start] if positions and len(positions[start]) else None
+            group_positions = positions[start] if positions and len(positions[start]) else None
             rows = -(-length // multiple) * multiple
-            found.append(Group(first, self.texts[start:stop], length, own, rows, unseen[start]))
+            groups.append(Group(first, self.texts[start:stop], length, group_positions, rows, unseen[start]))
             first, start = first + (stop - start) * rows, stop
-        return found
+        return groups
 
     def tiles(self, tokens: int | None = None) -> list[Packed]:
         """Cut into tiles of whole sequences, of about `tokens` tokens (None: the size by `tile_tokens`)."""
         if self.inputs.seq <= (ONE_TILE if tokens is None else tokens):
             return [self] * bool(len(self.texts))
         tokens = tile_tokens(self.inputs.seq) if tokens is None else tokens
-        found, stop = [], 0
+        tiles, stop = [], 0
         for part in cuts(self.lengths, tokens):
             here = slice(stop, stop := stop + int(self.lengths[part].sum()))
             positions = None if self.positions is None else self.positions[here]
             unseen = None if self.unseen is None else self.unseen[part]
             inputs = self.inputs.tile(slice(0, 1), here)
-            found.append(Packed(inputs, self.texts[part], self.lengths[part], positions, unseen))
-        return found
+            tiles.append(Packed(inputs, self.texts[part], self.lengths[part], positions, unseen))
+        return tiles
 
 
 def padded(count: int, rows: Rows, fewest: int = 1) -> int:
@@ -165,9 +165,9 @@ class Layout(NamedTuple):
         tokens = int(lengths.sum())
         if rows.text == 1:
             return cls(padded(tokens, rows, fewest), slice(tokens))
-        each = -(-lengths // rows.text) * rows.text
-        before = np.cumsum(each) - each - (np.cumsum(lengths) - lengths)  # padding rows before each sequence
-        return cls(padded(int(each.sum()), rows, fewest), np.arange(tokens) + np.repeat(before, lengths))
+        sizes = -(-lengths // rows.text) * rows.text
+        before = np.cumsum(sizes) - sizes - (np.cumsum(lengths) - lengths)  # padding rows before each sequence
+        return cls(padded(int(sizes.sum()), rows, fewest), np.arange(tokens) + np.repeat(before, lengths))
 
     def filled(self, x: Array) -> Array:
         """Scatter token values into padded rows: (tokens, ...) -> (rows, ...). Padding repeats the first token."""
@@ -189,17 +189,17 @@ def unpadded(inputs: Inputs, keep: Array, texts: Array | None = None) -> Packed:
     if inputs.batch == 1 and keep.all():  # already one long sequence
         return Packed(inputs, texts, lengths, np.arange(inputs.seq))
     members, positions = np.nonzero(keep[texts])
-    rows = texts[members]
+    sequences = texts[members]
 
-    def of(ids: Any) -> Any:
+    def pack(ids: Any) -> Any:
         if isinstance(ids, slice):
             return (positions + ids.start)[None]
         if ids is None or isinstance(ids, int):
             return ids
-        return np.broadcast_to(ids, (inputs.batch, inputs.seq, *ids.shape[2:]))[rows, positions][None]
+        return np.broadcast_to(ids, (inputs.batch, inputs.seq, *ids.shape[2:]))[sequences, positions][None]
 
-    ids = {name: of(each) for name, each in inputs.ids.items()}
-    packed = Inputs(1, len(rows), ids, of(inputs.inputs_embeds), of(inputs.attention_mask))
+    ids = {name: pack(values) for name, values in inputs.ids.items()}
+    packed = Inputs(1, len(sequences), ids, pack(inputs.inputs_embeds), pack(inputs.attention_mask))
     return Packed(packed, texts, lengths[texts], positions)
 
 
@@ -286,7 +286,7 @@ def pieces_of(
 
     past: how many earlier tokens a cache has. whole: compute all scores of a group together.
     """
-    found, masked = [], causal or windows != {None}
+    pieces, masked = [], causal or windows != {None}
     for group in groups:
         length = past + group.length - group.unseen  # the number of keys
         positions = np.arange(past + group.length) if group.positions is None else group.positions
@@ -295,9 +295,9 @@ def pieces_of(
         texts = max(1, len(group.texts))
         together = texts if whole else max(1, SCORES // (heads * group.length**2))
         for some in range(0, texts, together):
-            own = group if together >= texts else group.part(some, some + together)
-            keys = own._replace(length=length, rows=own.rows + past)
-            numbers = len(own.texts) * heads * min(step, group.length) * length
+            subgroup = group if together >= texts else group.part(some, some + together)
+            keys = subgroup._replace(length=length, rows=subgroup.rows + past)
+            numbers = len(subgroup.texts) * heads * min(step, group.length) * length
             heads_step = heads if whole else -(-heads // -(-numbers // SCORES))
             for start in range(0, max(1, group.length), step):
                 queries = slice(start, min(start + step, group.length))
@@ -306,5 +306,5 @@ def pieces_of(
                     visible = {window: keys_of(queries, past, length, causal, window) for window in windows}
                 for first in range(0, heads, heads_step):
                     some_heads = slice(first, first + heads_step)
-                    found.append(Piece(own, keys, some_heads, queries, visible, masks))
-    return found
+                    pieces.append(Piece(subgroup, keys, some_heads, queries, visible, masks))
+    return pieces

@@ -68,22 +68,22 @@ class TextPipeline:
         """Return the vectors of all texts (texts, dim), or a list of results; a name shows a bar on stderr."""
         if 0 < len(texts) <= self.chunk and not shown_as:
             return self.vectors(self.tokenize(texts, 0))
-        found: Any = [None] * len(texts) if self.dim is None else np.empty((len(texts), self.dim), self.dtype)
+        results: Any = [None] * len(texts) if self.dim is None else np.empty((len(texts), self.dim), self.dtype)
         start = 0
         if self.chunk_threads > 1 and not shown_as:
 
             def compute_chunk(start: int) -> None:
                 some = slice(start, start + self.chunk)
-                found[some] = self.vectors(self.tokenize(texts[some], start), start)
+                results[some] = self.vectors(self.tokenize(texts[some], start), start)
 
             parallel_for(compute_chunk, range(0, len(texts), self.chunk), self.chunk_threads)
-            return found
+            return results
         chunks = chunked(texts, self.chunk)
         chunks = shown(chunks, len(texts), shown_as) if shown_as else chunks
-        for each in self.stream(chunks, prefetching=len(texts) > self.chunk):
-            found[start : start + len(each)] = each
-            start += len(each)
-        return found
+        for part in self.stream(chunks, prefetching=len(texts) > self.chunk):
+            results[start : start + len(part)] = part
+            start += len(part)
+        return results
 
     def stream(self, chunks: Iterable[list[Any]], prefetching: bool = False) -> Iterator[Any]:
         """Turn chunks of texts into chunks of vectors, one after another.
@@ -98,7 +98,7 @@ class TextPipeline:
                 yield start, self.tokenize(chunk, start)
                 start += len(chunk)
 
-        for start, encoded in prefetch(lambda each: each, tokenized(), prefetching and self.prefetching):
+        for start, encoded in prefetch(lambda chunk: chunk, tokenized(), prefetching and self.prefetching):
             yield self.vectors(encoded, start)
 
     @property
@@ -115,8 +115,8 @@ class TextPipeline:
             texts = [self.prompt + text if isinstance(text, str) else text for text in texts]
         encoded = self.tokenizer.encode(texts, None, True, self.longest, start)
         if "max" in self.poolings and not self.picks:
-            for i, each in enumerate(encoded, start):
-                if len(each.input_ids) <= self.skip:
+            for i, sequence in enumerate(encoded, start):
+                if len(sequence.input_ids) <= self.skip:
                     beyond = " beyond its prompt" if self.skip else ""
                     without = f" has no token{beyond}, and pooling 'max' needs one; leave it out"
                     raise error_of(ValueError, Text(i), without)
@@ -128,28 +128,30 @@ class TextPipeline:
         start: the number of the first text, in `truncated`.
         """
         if self.truncated is not None:
-            self.truncated += [(i, each.truncated) for i, each in enumerate(encoded, start) if each.truncated]
+            self.truncated += [
+                (i, sequence.truncated) for i, sequence in enumerate(encoded, start) if sequence.truncated
+            ]
         keys = [(tuple(ids), tuple(types or ()), unseen) for ids, types, _, unseen in encoded]
         different = dict(zip(keys, encoded, strict=True))
         count = len(different)
-        found: Any = [None] * count if self.dim is None else np.empty((count, self.dim), self.dtype)
+        results: Any = [None] * count if self.dim is None else np.empty((count, self.dim), self.dtype)
 
         def put(tile: Packed, x: Array) -> None:
-            results = self.pool(tile, x)  # while the rows are in the cache
+            pooled = self.pool(tile, x)  # while the rows are in the cache
             if self.dim is not None:
-                found[tile.texts] = results
+                results[tile.texts] = pooled
                 return
-            for i, result in zip(tile.texts.tolist(), results, strict=True):
-                found[i] = result
+            for i, result in zip(tile.texts.tolist(), pooled, strict=True):
+                results[i] = result
 
         with np.errstate(over="ignore", invalid="ignore"):  # `pool` raises
             self.run([*different.values()], put)
         if len(different) == len(encoded):
-            return found
+            return results
         numbers = {key: i for i, key in enumerate(different)}
         if self.dim is not None:
-            return found[[numbers[key] for key in keys]]
-        return [deepcopy(found[numbers[key]]) for key in keys]  # the arrays of a sparse vector too
+            return results[[numbers[key] for key in keys]]
+        return [deepcopy(results[numbers[key]]) for key in keys]  # the arrays of a sparse vector too
 
     def run(self, encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
         """Pack a chunk's ids and run them through the model; `put` is called with each tile and its rows, on several
@@ -166,29 +168,29 @@ class TextPipeline:
 
     def pool(self, tile: Packed, x: Array) -> Any:
         """Return one result for each text of a tile, of its rows x (tokens, width). Raises CheckpointError for NaN."""
-        groups, found = tile.groups(), list[Array]()
+        groups, pooled = tile.groups(), list[Array]()
         for group in groups if self.poolings else ():
-            rows, names = group.of(x), self.poolings
+            rows, names = group.select(x), self.poolings
             if not group.length:
-                found.append(np.zeros((len(rows), rows.shape[2] * (1 if self.picks else len(names))), x.dtype))
+                pooled.append(np.zeros((len(rows), rows.shape[2] * (1 if self.picks else len(names))), x.dtype))
             elif self.picks:
-                found.append(rows[np.arange(len(rows)), self.picks(group.of(tile.ids))])
+                pooled.append(rows[np.arange(len(rows)), self.picks(group.select(tile.ids))])
             else:
-                found.append(np.concatenate([POOLINGS[name](rows, self.skip) for name in names], axis=1))
-        y = np.concatenate(found) if found else x
+                pooled.append(np.concatenate([POOLINGS[name](rows, self.skip) for name in names], axis=1))
+        y = np.concatenate(pooled) if pooled else x
         for step in self.after:
             y = step(y)
         y = y[:, : self.dim]
         y = normalized(y) if self.normalize else y
         if not np.isfinite(y).all():
             raise CheckpointError(NOT_FINITE)
-        return y if self.poolings else [rows.copy() for group in groups for rows in group.of(y)]
+        return y if self.poolings else [rows.copy() for group in groups for rows in group.select(y)]
 
     def noting(self: P, truncated: list[Truncated]) -> P:
         """Return a copy that adds each truncated text to `truncated`."""
-        made = copy(self)
-        made.truncated = truncated
-        return made
+        pipeline = copy(self)
+        pipeline.truncated = truncated
+        return pipeline
 
 
 def chunked(texts: Iterable[K], size: int) -> Iterator[list[K]]:

@@ -50,13 +50,13 @@ class KeyValueCache:
     def joined(self, block: str, keys: Array, values: Array) -> tuple[Array, Array]:
         """Add keys and values of new tokens, (new, width); return them for all tokens, (length + new, width)."""
         end = self.length + len(keys)
-        both = self._kept.get(block, np.empty((2, 0, keys.shape[1]), keys.dtype))
-        if both.shape[1] < end:
-            earlier, both = both[:, : self.length], np.empty((2, 2 * end, keys.shape[1]), keys.dtype)
-            both[:, : self.length] = earlier
-            self._kept[block] = both
-        both[0, self.length : end], both[1, self.length : end] = keys, values
-        return both[0, :end], both[1, :end]
+        buffer = self._kept.get(block, np.empty((2, 0, keys.shape[1]), keys.dtype))
+        if buffer.shape[1] < end:
+            earlier, buffer = buffer[:, : self.length], np.empty((2, 2 * end, keys.shape[1]), keys.dtype)
+            buffer[:, : self.length] = earlier
+            self._kept[block] = buffer
+        buffer[0, self.length : end], buffer[1, self.length : end] = keys, values
+        return buffer[0, :end], buffer[1, :end]
 
 
 class Scratch(dict[tuple[str, int, int], Array]):
@@ -174,14 +174,14 @@ def hooked_halves(hook: Hook | None, name: str, first: F, second: F) -> tuple[F,
         return first, second
     later: list[Array] = []
 
-    def both(*arguments: Any) -> Array:
+    def first_half(*arguments: Any) -> Array:
         x = np.concatenate([first(*arguments), second(*arguments)], axis=1)
         hook.rows(name, x)
         left, right = np.split(x, 2, axis=1)
         later.append(right)
         return left.copy()  # contiguous
 
-    return both, lambda *arguments: later.pop()  # type: ignore[return-value]
+    return first_half, lambda *arguments: later.pop()  # type: ignore[return-value]
 
 
 def mapping(module: Linear, name: str) -> Work:
@@ -219,7 +219,7 @@ def attending(modules: Modules, attention: BoundAttention, hook: Hook | None = N
     )
     if attention.rotated:
         of_queries += (lambda run, x: x if run.growth is None else np.multiply(x, run.growth[:, None], out=x),)
-    shared, head_dim = attention.key_heads != attention.heads, attention.head_dim
+    grouped, head_dim = attention.key_heads != attention.heads, attention.head_dim
     key_head = np.arange(attention.heads) // (attention.heads // attention.key_heads)  # the key head of each query head
 
     def gather(run: Run, x: Array) -> Array:
@@ -236,14 +236,14 @@ def attending(modules: Modules, attention: BoundAttention, hook: Hook | None = N
         context = run.scratch["context", len(x), q.shape[1]]
         for piece in run.pieces:  # on one thread: BLAS's threads still spin, so a second one gains nothing
             heads, queries, visible = piece.heads, piece.queries, piece.visible[attention.window]
-            their = key_head[heads] if shared else heads
+            their = key_head[heads] if grouped else heads
             # views (texts, heads, length, head_dim) of the rows of some sequences
             q_, context_ = (
-                piece.group.of(x.reshape(len(x), attention.heads, head_dim)).swapaxes(1, 2)[:, heads, queries]
+                piece.group.select(x.reshape(len(x), attention.heads, head_dim)).swapaxes(1, 2)[:, heads, queries]
                 for x in (q, context)
             )
             k_, v_ = (
-                piece.keys.of(x.reshape(len(x), attention.key_heads, head_dim)).swapaxes(1, 2)[:, their, visible]
+                piece.keys.select(x.reshape(len(x), attention.key_heads, head_dim)).swapaxes(1, 2)[:, their, visible]
                 for x in (k, v)
             )
             np.matmul(_weights(attention, piece, run.shared, q_, k_, hook), v_, out=context_)
@@ -278,7 +278,9 @@ def _weights(
     return y
 
 
-def _each_head(modules: Modules, own: BoundAttention, path: str, turns: bool, hook: Hook | None) -> tuple[Work, ...]:
+def _each_head(
+    modules: Modules, attention: BoundAttention, path: str, turns: bool, hook: Hook | None
+) -> tuple[Work, ...]:
     """Return the norm and rotation of queries, keys or values in each head; empty if there are none."""
     norms = norming(modules, path, hook)
     if not norms and not turns:
@@ -286,11 +288,11 @@ def _each_head(modules: Modules, own: BoundAttention, path: str, turns: bool, ho
     from minibert.equations.rotary import rotate  # imported here: most models do not need it
 
     def work(run: Run, x: Array) -> Array:
-        y = np.ascontiguousarray(x).reshape(len(x), x.shape[1] // own.head_dim, own.head_dim)
+        y = np.ascontiguousarray(x).reshape(len(x), x.shape[1] // attention.head_dim, attention.head_dim)
         for norm in norms:
             norm(y)
         if turns:
-            cos, sin, pairing = run.angles[own.layer_type]
+            cos, sin, pairing = run.angles[attention.layer_type]
             y = rotate(y, cos[:, None], sin[:, None], pairing)
         return y.reshape(x.shape)
 
@@ -303,8 +305,8 @@ def feeding(i: int, modules: Modules, feed: BoundFeedForward, hook: Hook | None 
     activate = hooked(hook, feed.activation, partial(activated, faster(feed.activate)))
     gate: Work | None = None
     if feed.gate == feed.up:
-        both, width = modules[feed.up], modules[feed.up].shape[0] // 2
-        halves = (both.part(slice(width)), both.part(slice(width, None)))  # views: neither is copied
+        module, width = modules[feed.up], modules[feed.up].shape[0] // 2
+        halves = (module.part(slice(width)), module.part(slice(width, None)))  # views: neither is copied
         gate, up = hooked_halves(hook, feed.up, *map(mapping, halves, ("gate", "hidden")))
     else:
         up = hooked(hook, feed.up, mapping(modules[feed.up], "hidden")) if feed.up else partial(_own_piece, i)

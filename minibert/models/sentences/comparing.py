@@ -51,16 +51,16 @@ class TokenVectors(Sequence[Array]):
             return texts
         if isinstance(texts, np.ndarray) and texts.ndim == 3:
             texts = [rows[rows.any(axis=1)] for rows in texts]
-        arrays = [np.asarray(each) for each in texts]
+        arrays = [np.asarray(array) for array in texts]
         if not arrays:
             return cls(np.empty((0, 0), np.float32), np.zeros(1, np.int64))
-        for i, each in enumerate(arrays):
-            if each.ndim != 2 or each.dtype.kind not in "fiub":
-                found = f"{each.dtype} of shape {each.shape}"
-                raise TypeError(f"{name}[{i}] must be vectors of tokens (tokens, dim), found {found}")
-            if each.shape[1] != arrays[0].shape[1]:
-                raise ValueError(f"{name} must have one width, found {arrays[0].shape[1]} and {each.shape[1]}")
-        offsets = np.concatenate([[0], np.cumsum([len(each) for each in arrays])]).astype(np.int64)
+        for i, array in enumerate(arrays):
+            if array.ndim != 2 or array.dtype.kind not in "fiub":
+                kind = f"{array.dtype} of shape {array.shape}"
+                raise TypeError(f"{name}[{i}] must be vectors of tokens (tokens, dim), found {kind}")
+            if array.shape[1] != arrays[0].shape[1]:
+                raise ValueError(f"{name} must have one width, found {arrays[0].shape[1]} and {array.shape[1]}")
+        offsets = np.concatenate([[0], np.cumsum([len(array) for array in arrays])]).astype(np.int64)
         return cls(arrays[0] if len(arrays) == 1 else np.concatenate(arrays), offsets)
 
     @property
@@ -85,18 +85,18 @@ class TokenVectors(Sequence[Array]):
             offsets = self.offsets[start : max(start, stop) + 1]
             return TokenVectors(self.rows[offsets[0] : offsets[-1]], offsets - offsets[0])
         i = range(len(self))[i]  # a negative i counts from the end; raises IndexError
-        found: Array = self.rows[self.offsets[i] : self.offsets[i + 1]]
-        return found
+        rows: Array = self.rows[self.offsets[i] : self.offsets[i + 1]]
+        return rows
 
     def pieces(self) -> list[TokenVectors]:
         """Cut into parts of whole texts, of about `PIECE` tokens each."""
-        found, start = [], 0
+        pieces, start = [], 0
         while start < len(self):
             most = self.offsets[start] + PIECE
             stop = max(start + 1, int(np.searchsorted(self.offsets, most, side="right")) - 1)
-            found.append(self[start:stop])
+            pieces.append(self[start:stop])
             start = stop
-        return found
+        return pieces
 
 
 Given = ArrayLike | SparseVector | Sequence[SparseVector] | Sequence[Array]
@@ -120,17 +120,17 @@ def similarity_pairwise(measure: str | None, first: Given, second: Given, dim: i
     if len(a) != len(b) and 1 not in (len(a), len(b)):
         raise ValueError(f"pairs need as many vectors of each, found {len(a)} and {len(b)}")
     formula: Compare = partial(pairs_by_tokens if measure in MAXSIMS else similarity_of_pairs, measure)
-    found = compared(partial(_pairs_of_sparse, formula) if _sparse(a, b) else formula, a, b, NAMES)
-    return found[0] if all(_alone(own, each) for own, each in ((first, a), (second, b))) else found
+    scores = compared(partial(_pairs_of_sparse, formula) if _sparse(a, b) else formula, a, b, NAMES)
+    return scores[0] if all(_alone(passed, vectors) for passed, vectors in ((first, a), (second, b))) else scores
 
 
-def _alone(given: Any, vectors: Vectors) -> bool:
+def _alone(passed: Any, vectors: Vectors) -> bool:
     """Whether one text was passed: its vector, or one array of token vectors."""
     if isinstance(vectors, list):
-        return isinstance(given, SparseVector)
+        return isinstance(passed, SparseVector)
     if isinstance(vectors, TokenVectors):
-        return not is_token_vectors(given)
-    return np.ndim(given) == 1
+        return not is_token_vectors(passed)
+    return np.ndim(passed) == 1
 
 
 def _prepared(measure: str | None, first: Given, second: Given, dim: int) -> tuple[Vectors, Vectors, str]:
@@ -142,9 +142,9 @@ def _prepared(measure: str | None, first: Given, second: Given, dim: int) -> tup
         if not isinstance(vectors, np.ndarray) or vectors.dtype.kind not in "iu":
             continue
         if 0 <= 8 * (vectors.shape[1] - 1) < dim:  # narrower, if truncated before they were packed
-            found = f"{vectors.dtype} of shape {vectors.shape}, as bits are packed"
+            bits = f"{vectors.dtype} of shape {vectors.shape}, as bits are packed"
             advice = "minibert.search with precision='binary' or 'ubinary' compares bits"
-            raise ValueError(f"{name} must be vectors of {dim} numbers, found {found}; {advice}")
+            raise ValueError(f"{name} must be vectors of {dim} numbers, found {bits}; {advice}")
     if late and measure not in MAXSIMS:  # the folder's measure is for single vectors
         measure = "maxsim"
     return a, b, measure or ("dot" if _sparse(a, b) else "cosine")
@@ -165,8 +165,8 @@ def vectors_of(value: Any, name: str) -> Vectors:
     Raises TypeError for anything else, ValueError for rows of several lengths.
     """
     value = [value] if isinstance(value, SparseVector) else value
-    if isinstance(value, list | tuple) and any(isinstance(each, SparseVector) for each in value):
-        others = [type(each).__name__ for each in value if not isinstance(each, SparseVector)]
+    if isinstance(value, list | tuple) and any(isinstance(vector, SparseVector) for vector in value):
+        others = [type(vector).__name__ for vector in value if not isinstance(vector, SparseVector)]
         if others:
             raise TypeError(f"{name} must all be sparse vectors, found {others[0]} among them")
         return list(value)
@@ -177,8 +177,8 @@ def vectors_of(value: Any, name: str) -> Vectors:
     if array.shape == (0,):
         return []
     if array.dtype.kind not in "fiub" or array.ndim not in (1, 2):
-        found = "None" if value is None else f"{array.dtype} of shape {array.shape}"
-        raise TypeError(f"{name} must be vectors (n, dim) of numbers, found {found}; encode makes vectors of texts")
+        kind = "None" if value is None else f"{array.dtype} of shape {array.shape}"
+        raise TypeError(f"{name} must be vectors (n, dim) of numbers, found {kind}; encode makes vectors of texts")
     return np.atleast_2d(array)
 
 
@@ -187,8 +187,8 @@ def check_widths(first: Vectors, second: Vectors, names: tuple[str, str] = NAMES
     if isinstance(first, TokenVectors) and isinstance(second, TokenVectors) and len(first) and len(second):
         first, second = first.rows, second.rows
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray) and first.shape[1] != second.shape[1]:
-        found = f"{names[0]} {first.shape} and {names[1]} {second.shape}"
-        raise ValueError(f"vectors must have one width, found {found}")
+        shapes = f"{names[0]} {first.shape} and {names[1]} {second.shape}"
+        raise ValueError(f"vectors must have one width, found {shapes}")
 
 
 def compared(compare: Compare, first: Vectors, second: Vectors, names: tuple[str, str], start: int = 0) -> Array:
@@ -199,17 +199,17 @@ def compared(compare: Compare, first: Vectors, second: Vectors, names: tuple[str
     """
     with np.errstate(invalid="ignore", over="ignore"):
         if _sparse(first, second) and compare in SIMILARITIES.values():
-            found = np.block([[compare(*_written(a, b)) for b in _cut(second)] for a in _cut(first)])
+            scores = np.block([[compare(*_written(a, b)) for b in _cut(second)] for a in _cut(first)])
         else:
-            found = np.asarray(compare(first, second))
-    if found.dtype.kind not in "fiub":
-        raise TypeError(f"compare must give real numbers, found {found.dtype} of shape {found.shape}")
+            scores = np.asarray(compare(first, second))
+    if scores.dtype.kind not in "fiub":
+        raise TypeError(f"compare must give real numbers, found {scores.dtype} of shape {scores.shape}")
     for vectors, name, number in zip((first, second), names, (0, start), strict=True):
-        every: Iterable[Any] = () if np.isfinite(found).all() else vectors
+        every: Iterable[Any] = () if np.isfinite(scores).all() else vectors
         for i, vector in enumerate(every, number):
             if not np.isfinite(vector.weights if isinstance(vector, SparseVector) else vector).all():
                 raise ValueError(f"{name}[{i}] has NaN or an infinite number, so it cannot be compared; leave it out")
-    return found
+    return scores
 
 
 # -- token vectors ------------------------------------------------------------------------------------------------
@@ -222,14 +222,14 @@ def rows_of(vectors: Array | TokenVectors) -> Array:
 
 def changed(vectors: Array | TokenVectors, change: Callable[[Array], Array]) -> Array | TokenVectors:
     """Return the vectors after a function of all rows, (n, dim) -> (n, ...)."""
-    made = change(rows_of(vectors))
-    return TokenVectors(made, vectors.offsets) if isinstance(vectors, TokenVectors) else made
+    rows = change(rows_of(vectors))
+    return TokenVectors(rows, vectors.offsets) if isinstance(vectors, TokenVectors) else rows
 
 
 def is_token_vectors(value: Any) -> bool:
     """Whether a value has the type of several texts' token vectors."""
     if isinstance(value, list | tuple):
-        return any(isinstance(each, np.ndarray) and each.ndim == 2 for each in value)
+        return any(isinstance(array, np.ndarray) and array.ndim == 2 for array in value)
     return isinstance(value, TokenVectors) or (isinstance(value, np.ndarray) and value.ndim == 3)
 
 
@@ -249,11 +249,11 @@ def by_tokens(measure: str, queries: TokenVectors, documents: TokenVectors) -> A
 def pairs_by_tokens(measure: str, queries: TokenVectors, documents: TokenVectors) -> Array:
     """Compare the i-th texts of both: (n,). A single text on one side is compared with each text of the other."""
     n = max(len(queries), len(documents)) if len(queries) and len(documents) else 0
-    found = [
+    scores = [
         MAXSIMS[measure](queries[i % len(queries)], (rows := documents[i % len(documents)]), np.array([len(rows)]))[0]
         for i in range(n)
     ]
-    return np.array(found, np.float32)
+    return np.array(scores, np.float32)
 
 
 # -- sparse vectors ----------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def _pairs_of_sparse(compare: Compare, first: Vectors, second: Vectors) -> Array
 def _written(first: Vectors, second: Vectors) -> tuple[Array, Array]:
     """Make both sides dense: two (n, width). An array on either side sets the width, else the largest id does."""
     ids = [vector.ids for vectors in (first, second) for vector in vectors if isinstance(vector, SparseVector)]
-    least, most = (int(of(np.concatenate([[0], *ids]))) for of in (np.min, np.max))
+    least, most = (int(bound(np.concatenate([[0], *ids]))) for bound in (np.min, np.max))
     width = next((vectors.shape[1] for vectors in (first, second) if isinstance(vectors, np.ndarray)), most + 1)
     if least < 0 or most >= width:
         raise ValueError(f"ids of sparse vectors must be in 0..{width - 1}, found {least if least < 0 else most}")

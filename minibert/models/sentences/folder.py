@@ -78,7 +78,7 @@ MODULES_OF: Mapping[str, tuple[tuple[tuple[str, ...], ...], str, tuple[str, ...]
         (*KEYS,),
     ),
     PAIRS: ((("Transformer",),), "a Transformer alone", ()),
-    SPARSE: (tuple((each, "SpladePooling") for each in TRANSFORMERS), "a Transformer and a SpladePooling", ()),
+    SPARSE: (tuple((name, "SpladePooling") for name in TRANSFORMERS), "a Transformer and a SpladePooling", ()),
     MULTI: ((("Transformer",),), "a Transformer", ("Dense", "Normalize", MASK)),
 }
 INSTEAD = {
@@ -125,9 +125,9 @@ def leaves(path: str) -> bool:
     >>> [leaves(path) for path in ("1_Pooling", "", "/etc", "a/../..", "C:x", r"\\server\x", r"a\..\b")]
     [False, False, True, True, True, True, True]
     """
-    drive, rest = ntpath.splitdrive(path)
-    parts = rest.replace("\\", "/").split("/")
-    return bool(drive) or rest[:1] in ("/", "\\") or ".." in parts or "\0" in path
+    drive, tail = ntpath.splitdrive(path)
+    parts = tail.replace("\\", "/").split("/")
+    return bool(drive) or tail[:1] in ("/", "\\") or ".." in parts or "\0" in path
 
 
 def is_length(value: Any) -> bool:
@@ -185,8 +185,8 @@ class FolderFiles:
         key = f"{self.folder}/{name}"
         if key not in self._opened:
             self._opened[key] = read_object(self.path(name))
-        found: dict[str, Any] = self._opened[key]
-        return found
+        content: dict[str, Any] = self._opened[key]
+        return content
 
     def modules(self) -> list[Module] | None:
         """Read modules.json of the top folder: the modules in order; None without that file.
@@ -196,8 +196,8 @@ class FolderFiles:
         if MODULES not in self._opened:
             path = self.find(MODULES)
             self._opened[MODULES] = None if path is None else _listed(path, self.where)
-        found: list[Module] | None = self._opened[MODULES]
-        return found
+        modules: list[Module] | None = self._opened[MODULES]
+        return modules
 
     def flag(self, settings: Mapping[str, Any], key: str, default: bool) -> bool:
         """Return a setting as a bool. Raises CheckpointError for anything but true, false, 1, 0 and null."""
@@ -221,8 +221,8 @@ class FolderFiles:
         """Refuse a config.json with unknown keys."""
         unknown = [key for key in settings if key not in known]
         if unknown:
-            found = ", ".join(map(repr, unknown))
-            raise self.refuse(f"config.json has {found}, not known here; known are {', '.join(known)}")
+            keys = ", ".join(map(repr, unknown))
+            raise self.refuse(f"config.json has {keys}, not known here; known are {', '.join(known)}")
 
     def tensors(self, shapes: Mapping[str, tuple[int, ...] | None], dtype: np.dtype[Any] | None) -> list[Array]:
         """Read all tensors of a module: name -> shape, or None for a vector of any length.
@@ -232,9 +232,9 @@ class FolderFiles:
         if dtype is None:
             return [np.broadcast_to(np.float32(0), shape or ()) for shape in shapes.values()]
         binder = self._binder(dtype)
-        found = [np.array(binder.table((name,), shape, axes=1).array()) for name, shape in shapes.items()]
+        arrays = [np.array(binder.table((name,), shape, axes=1).array()) for name, shape in shapes.items()]
         binder.refuse_leftovers(("",), (), "the module", "its config.json")
-        return found
+        return arrays
 
     def matrix(self, name: str, dtype: np.dtype[Any]) -> Array:
         """Read one tensor of two axes from a file that may have more tensors."""
@@ -247,8 +247,8 @@ class FolderFiles:
             raise self.refuse(f"there is no {SINGLE}; {advice}: {kind_of(self.inside(''))}(folder).save(folder)")
         return TensorBinder(Config({}), Checkpoint(lambda _: path), (), dtype, f"{self.place}/{SINGLE}")
 
-    def refuse(self, what: str) -> CheckpointError:
-        return CheckpointError(f"{self.place}: {what}")
+    def refuse(self, problem: str) -> CheckpointError:
+        return CheckpointError(f"{self.place}: {problem}")
 
 
 # -- oddities: keys and values that older or other programs write; a new one is a new row -------------------------
@@ -264,15 +264,15 @@ class Oddity(NamedTuple):
 
 def _older_width(settings: Settings, files: FolderFiles) -> Settings:
     """Rename the older key of a pooling's width, unless today's key is present too."""
-    rest = {key: value for key, value in settings.items() if key != "word_embedding_dimension"}
-    return {"embedding_dimension": settings["word_embedding_dimension"], **rest} if len(rest) < len(settings) else rest
+    kept = {key: value for key, value in settings.items() if key != "word_embedding_dimension"}
+    return {"embedding_dimension": settings["word_embedding_dimension"], **kept} if len(kept) < len(settings) else kept
 
 
 def _pooling_by_flags(settings: Settings, files: FolderFiles) -> Settings:
     """List the poolings whose flags are set."""
     flagged = [mode for flag, mode in POOLING_FLAGS.items() if files.flag(settings, flag, False)]
-    rest = {key: value for key, value in settings.items() if key not in POOLING_FLAGS}
-    return {"pooling_mode": flagged, **rest} if flagged else rest
+    kept = {key: value for key, value in settings.items() if key not in POOLING_FLAGS}
+    return {"pooling_mode": flagged, **kept} if flagged else kept
 
 
 ODDITIES = (
@@ -321,7 +321,7 @@ class SavedFolder(NamedTuple):
         modules, kind, router = files.modules(), "", None
         if modules is not None:
             kind = kind_of(files)
-            if kind == SPARSE and [each.kind for each in modules] == [ROUTER]:
+            if kind == SPARSE and [module.kind for module in modules] == [ROUTER]:
                 router = read_router(files.inside(modules[0].path))
                 modules = router.model
             _refuse_fault(modules, kind, files)
@@ -329,11 +329,13 @@ class SavedFolder(NamedTuple):
             kind = MULTI
         first = (modules or [])[:1]
         others = []
-        for each in (modules or [])[1:]:
-            inside = files.inside(each.path)
-            if each.kind in SIZED and not inside.object("config.json"):
-                raise inside.refuse(f"the {each.kind} has no config.json, which says its sizes; fetch the folder again")
-            others.append(each._replace(settings=mended(each.kind, inside)))
+        for module in (modules or [])[1:]:
+            inside = files.inside(module.path)
+            if module.kind in SIZED and not inside.object("config.json"):
+                raise inside.refuse(
+                    f"the {module.kind} has no config.json, which says its sizes; fetch the folder again"
+                )
+            others.append(module._replace(settings=mended(module.kind, inside)))
         settings = files.object(SETTINGS) if modules else {}
         saved = cls(files, kind, (*first, *others), router, settings)
         beside = saved.beside
@@ -385,8 +387,8 @@ class Router(NamedTuple):
         """Read the table for queries. Raises CheckpointError for any other file."""
         files = self.lookup
         files.check_keys(files.object("config.json"), ("frozen",))
-        told = files.length(TOKENIZER, files.object(TOKENIZER), "model_max_length")
-        longest = told[0][0] if told else None
+        lengths = files.length(TOKENIZER, files.object(TOKENIZER), "model_max_length")
+        longest = lengths[0][0] if lengths else None
         tokenizer = cache(lambda: open_tokenizer(files.path, None, None, files.place).without_special_tokens())
         return TokenWeights(files.tensors({"weight": None}, dtype)[0], tokenizer, longest)
 
@@ -431,9 +433,9 @@ def read_steps(
         files.check_keys(settings, KEYS[module.kind])
         reads = settings.get(IN_AND_OUT[0], SENTENCES if module.kind == "Normalize" else works_on)
         writes = settings.get(IN_AND_OUT[1])
-        for name, found in zip(IN_AND_OUT, (reads, reads if writes is None else writes), strict=True):
-            if found != works_on:
-                raise files.refuse(f"{module.kind} has {name!r} {found!r}, but here it works on {works_on!r} alone")
+        for name, value in zip(IN_AND_OUT, (reads, reads if writes is None else writes), strict=True):
+            if value != works_on:
+                raise files.refuse(f"{module.kind} has {name!r} {value!r}, but here it works on {works_on!r} alone")
         step, dim = STEPS[module.kind](settings, files, dim, dtype)
         steps.append(step)
     return tuple(steps), dim
@@ -463,10 +465,10 @@ def _dense(settings: dict[str, Any], files: FolderFiles, dim: int, dtype: np.dty
         shapes["linear.bias"] = (out,)
     if keeps and dim != out:
         shapes["residual.weight"] = (out, dim)
-    found = dict(zip(shapes, files.tensors(shapes, dtype), strict=True))
-    bias, residual = found.get("linear.bias"), found.get("residual.weight")
-    made = partial(dense, weight=found["linear.weight"], bias=bias, residual=residual)
-    return partial(made, activation=activation, keeps=keeps), out
+    tensors = dict(zip(shapes, files.tensors(shapes, dtype), strict=True))
+    bias, residual = tensors.get("linear.bias"), tensors.get("residual.weight")
+    linear = partial(dense, weight=tensors["linear.weight"], bias=bias, residual=residual)
+    return partial(linear, activation=activation, keeps=keeps), out
 
 
 def _dropout(settings: Settings, files: FolderFiles, dim: int, dtype: np.dtype[Any] | None) -> tuple[After, int]:

@@ -74,13 +74,13 @@ def digest(numbers: Array | Table) -> str:
     >>> digest(np.array([1, 2], np.float16)) == digest(np.array([1.0, 2.0])) != digest(np.array([[1.0, 2.0]]))
     True
     """
-    found = sha256(str(tuple(map(int, numbers.shape))).encode())
+    hasher = sha256(str(tuple(map(int, numbers.shape))).encode())
     count = max(1, PIECE // max(1, math.prod(numbers.shape[1:])))
     for first in range(0, numbers.shape[0], count):
         rows = slice(first, first + count)
         piece = numbers.rows(rows) if isinstance(numbers, Table) else numbers[rows]
-        found.update(np.ascontiguousarray(piece, "<f4").data)
-    return found.hexdigest()
+        hasher.update(np.ascontiguousarray(piece, "<f4").data)
+    return hasher.hexdigest()
 
 
 def _modules(encoder: Sentences) -> Iterator[tuple[str, Any]]:
@@ -120,27 +120,28 @@ def _head_settings(encoder: Sentences) -> Any:
     if (head := _head(encoder)) is None:
         return None
     steps = [work.__name__ for _, work in head.works if hasattr(work, "__name__")]
-    found = {"labels": head.labels, "tokens": head.pooling, "steps": steps}
+    described = {"labels": head.labels, "tokens": head.pooling, "steps": steps}
     if head.name == "classes":
-        found["problem_type"] = encoder.config.get("problem_type")
-        found["activation"] = usual_activation(encoder.sentence_config.activation, encoder.config, head.labels).__name__
-    return found
+        described["problem_type"] = encoder.config.get("problem_type")
+        activation = usual_activation(encoder.sentence_config.activation, encoder.config, head.labels)
+        described["activation"] = activation.__name__
+    return described
 
 
 def _sentence_settings(encoder: Sentences) -> dict[str, Any]:
     """Return the settings of sentence vectors that have another value than the default."""
-    own = encoder.sentence_config
-    usual = own._field_defaults
-    found = {name: value for name, value in own._asdict().items() if value != usual[name]}
-    found["similarity"] = own.measure
-    if own.result == "dense" and own.kind:  # the tokenizer's own length is for a head
-        found.pop("tokenizer_length", None)
-    if own.late and own.late.expansion:
+    sentence_config = encoder.sentence_config
+    usual = sentence_config._field_defaults
+    changed = {name: value for name, value in sentence_config._asdict().items() if value != usual[name]}
+    changed["similarity"] = sentence_config.measure
+    if sentence_config.result == "dense" and sentence_config.kind:  # the tokenizer's own length is for a head
+        changed.pop("tokenizer_length", None)
+    if sentence_config.late and sentence_config.late.expansion:
         named = encoder.sentence_tokenizer.named
-        found["mask"] = own.late.expansion.token or named.get("mask") or named.get("eos")
+        changed["mask"] = sentence_config.late.expansion.token or named.get("mask") or named.get("eos")
     for name in ("longest_from", "static", "activation"):
-        found.pop(name, None)
-    return {name: _plain(value) for name, value in found.items()}
+        changed.pop(name, None)
+    return {name: _plain(value) for name, value in changed.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -41,8 +41,8 @@ PUNCTUATION = list(string.punctuation)
 METADATA = "artifact.metadata"  # the settings of Stanford's ColBERT
 PREFIXES = {"query": "query_prefix", "document": "document_prefix"}  # a task -> PyLate's key
 MARKERS = ("[unused0]", "[unused1]")  # Stanford's default prefixes for queries and documents
-OWN = ("query_length", "document_length", "query_expansion")  # transformer settings that PyLate has elsewhere
-FLAT = (*OWN, "do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens", "skiplist_words")
+MOVED = ("query_length", "document_length", "query_expansion")  # transformer settings that PyLate has elsewhere
+FLAT = (*MOVED, "do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens", "skiplist_words")
 FLAGS = ("do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens", "mask_punctuation")
 CLASSIC = 32  # tokens of a query in the first ColBERT
 EXPANSION = ("strategy", "token", "length", "attend")
@@ -106,7 +106,7 @@ class LatePipeline(TextPipeline):
     def tokenize(self, texts: list[Any], start: int) -> list[Encoded]:
         """Return the ids of a chunk's texts; queries are padded with mask tokens."""
         encoded = super().tokenize(texts, start)
-        return [self.expansion.filled(each, self.mask_id) for each in encoded] if self.expansion else encoded
+        return [self.expansion.filled(sequence, self.mask_id) for sequence in encoded] if self.expansion else encoded
 
     def pool(self, tile: Packed, x: Array) -> list[Array]:
         """Return the vectors of each text's tokens, without the skipped ones: (tokens, dim)."""
@@ -137,12 +137,14 @@ def read_older(saved: SavedFolder) -> LegacySettings:
         return _of_stanford(metadata)
     prompts: dict[str, Any] = dict(settings.get("prompts") or {})
     prefixes = {task: settings[key] or "" for task, key in PREFIXES.items() if key in settings}
-    told = {key: settings[key] for key in OWN if settings.get(key) is not None or (key == OWN[2] and key in settings)}
-    if "query_expansion" not in told and any(key in settings for key in (*FLAT, *PREFIXES.values())):
-        told["query_expansion"] = None
+    moved = {
+        key: settings[key] for key in MOVED if settings.get(key) is not None or (key == MOVED[2] and key in settings)
+    }
+    if "query_expansion" not in moved and any(key in settings for key in (*FLAT, *PREFIXES.values())):
+        moved["query_expansion"] = None
         if settings.get("do_query_expansion") is not False:
             attend = settings.get("attend_to_expansion_tokens", settings.get("attend_to_mask_tokens"))
-            told["query_expansion"] = _fixed(told.pop("query_length", None), attend)
+            moved["query_expansion"] = _fixed(moved.pop("query_length", None), attend)
     for task, prefix in prefixes.items():
         if not isinstance(prefix, str):
             raise top.refuse(f"the prefix of a {task} must be a text, found {prefix!r}")
@@ -152,7 +154,7 @@ def read_older(saved: SavedFolder) -> LegacySettings:
     skipped = settings.get("skiplist_words")
     if skipped is None and (prefixes or kind == "ColBERT"):
         skipped = PUNCTUATION
-    return LegacySettings(told, prompts, tuple(prefixes.values()), _completing(skipped) if completed else ())
+    return LegacySettings(moved, prompts, tuple(prefixes.values()), _completing(skipped) if completed else ())
 
 
 def _completing(skipped: Any) -> tuple[Module, ...]:
@@ -163,11 +165,11 @@ def _completing(skipped: Any) -> tuple[Module, ...]:
 def _of_stanford(metadata: Mapping[str, Any]) -> LegacySettings:
     keys = zip(TASKS, ("query_token_id", "doc_token_id"), MARKERS, strict=True)
     prompts = {task: f"{metadata.get(key) or usual} " for task, key, usual in keys}
-    told = {"query_expansion": _fixed(metadata.get("query_maxlen"), metadata.get("attend_to_mask_tokens"))}
+    moved = {"query_expansion": _fixed(metadata.get("query_maxlen"), metadata.get("attend_to_mask_tokens"))}
     if metadata.get("doc_maxlen") is not None:
-        told["document_length"] = metadata["doc_maxlen"]
+        moved["document_length"] = metadata["doc_maxlen"]
     skipped = PUNCTUATION if metadata.get("mask_punctuation", True) else []
-    return LegacySettings(told, prompts, tuple(prompts.values()), _completing(skipped))
+    return LegacySettings(moved, prompts, tuple(prompts.values()), _completing(skipped))
 
 
 def _fixed(length: Any, attend: Any) -> dict[str, Any]:
@@ -186,7 +188,7 @@ def read_late(
 
     settings: the transformer's, with `older.settings`. longest: rows of the position table.
     """
-    own, steps, masked = LateInteraction(prefixes=older.prefixes), list[After](), False
+    late, steps, masked = LateInteraction(prefixes=older.prefixes), list[After](), False
     if not saved.modules:
         step, dim = _stanford(saved.files, dim, dtype)
         steps.append(step)
@@ -195,42 +197,42 @@ def read_late(
         if module.kind == MASK:
             if masked:
                 raise files.refuse(f"a second {MASK} is not computed here")
-            own, masked = _mask(own, module.settings, files), True
+            late, masked = _mask(late, module.settings, files), True
         else:
-            made, dim = read_steps([module], saved.files, dim, dtype, TOKENS)
-            steps += made
+            added, dim = read_steps([module], saved.files, dim, dtype, TOKENS)
+            steps += added
     expansion = _expansion(settings, saved.beside, longest)
     if expansion and not (masked or expansion.attend):
         expansion = None  # the mask tokens would be neither attended to nor scored
-    return own._replace(steps=tuple(steps), expansion=expansion), dim
+    return late._replace(steps=tuple(steps), expansion=expansion), dim
 
 
-def _mask(own: LateInteraction, settings: Mapping[str, Any], files: FolderFiles) -> LateInteraction:
+def _mask(late: LateInteraction, settings: Mapping[str, Any], files: FolderFiles) -> LateInteraction:
     files.check_keys(settings, ("skiplist_words", "skiplist_tasks", "keep_only_token_ids"))
     if only := settings.get("keep_only_token_ids"):
         raise files.refuse(f"'keep_only_token_ids' {only!r:.80} is not computed here; known are skiplist_words")
     tasks = settings.get("skiplist_tasks")
     tasks = [USUAL] if tasks is None else [tasks] if isinstance(tasks, str) else tasks
     words = _strings(settings.get("skiplist_words") or [], "skiplist_words", files)
-    return own._replace(skipped=words, skips=_strings(tasks, "skiplist_tasks", files))
+    return late._replace(skipped=words, skips=_strings(tasks, "skiplist_tasks", files))
 
 
 def _strings(value: Any, key: str, files: FolderFiles) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise files.refuse(f"{key!r} must be a list of texts, found {value!r:.80}")
     return tuple(value)
 
 
 def _expansion(settings: Mapping[str, Any], files: FolderFiles, longest: int | None) -> Expansion | None:
-    given = settings.get("query_expansion")
-    if given is None:
+    setting = settings.get("query_expansion")
+    if setting is None:
         return None
-    said: dict[str, Any] = {"attend": False} | (given if isinstance(given, dict) else {})
-    strategy, token, length, attend = map(said.get, EXPANSION)
+    options: dict[str, Any] = {"attend": False} | (setting if isinstance(setting, dict) else {})
+    strategy, token, length, attend = map(options.get, EXPANSION)
     right = strategy in ("fixed", "min") and isinstance(token, str | None) and token != "" and type(attend) is bool
-    if not right or type(length) is not int or length < 1 or not set(said) <= set(EXPANSION):
+    if not right or type(length) is not int or length < 1 or not set(options) <= set(EXPANSION):
         expected = "the strategy fixed or min, a length >= 1, a token or none, and attend true or false"
-        raise files.refuse(f"'query_expansion' must have {expected}, found {given!r:.120}")
+        raise files.refuse(f"'query_expansion' must have {expected}, found {setting!r:.120}")
     most = settings.get("query_length")
     if (longest is not None and length > longest) or (isinstance(most, int | float) and most < length):
         limit = f"query_length is {most!r}" if longest is None or length <= longest else f"the table has {longest} rows"
@@ -245,5 +247,5 @@ def _stanford(top: FolderFiles, dim: int, dtype: np.dtype[Any] | None) -> tuple[
     weight = top.matrix("linear.weight", dtype)
     if weight.shape[1] != dim:
         raise top.refuse(f"'linear.weight' maps {weight.shape[1]} numbers, but the transformer gives {dim}")
-    made = partial(dense, weight=weight, bias=None, residual=None, activation=TORCH["Identity"], keeps=False)
-    return made, len(weight)
+    linear = partial(dense, weight=weight, bias=None, residual=None, activation=TORCH["Identity"], keeps=False)
+    return linear, len(weight)

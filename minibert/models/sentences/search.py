@@ -66,28 +66,28 @@ def search(
         compare = partial(_bits, precision)
     wanted: Vectors = comparing.token_vectors_of(queries, NAMES[0]) if late else vectors_of(queries, NAMES[0])
     if precision is None and compare is cosine:
-        kinds = [str(getattr(each, "dtype", "")) for each in (wanted, vectors)]
+        kinds = [str(getattr(value, "dtype", "")) for value in (wanted, vectors)]
         if kind := next((kind for kind in kinds if "int" in kinds[0] and kind in PACKED), ""):  # JSON gives int64
             bits = f"precision={PACKED[kind]!r}"
             advice = f"if encode made them with {bits}, they hold bits: pass {bits}, or precision={kind!r} for numbers"
             warn(f"vectors of {kind} are compared by the cosine of their numbers; {advice}")
     if late and compare is cosine:
         compare = partial(comparing.by_tokens, "maxsim")
-    found = np.empty((len(wanted), 0), np.int64), np.empty((len(wanted), 0), np.float32)
-    for each in searching(wanted, _blocks(vectors, wanted), k, compare):
-        found = each  # the last one counts
-    return found
+    best = np.empty((len(wanted), 0), np.int64), np.empty((len(wanted), 0), np.float32)
+    for so_far in searching(wanted, _blocks(vectors, wanted), k, compare):
+        best = so_far  # the last one counts
+    return best
 
 
 def _late(queries: Any, vectors: Any) -> bool:
     """Whether these are token vectors. Raises ValueError if an array may be either tokens or texts."""
     if is_token_vectors(queries) or isinstance(vectors, TokenVectors):
         if isinstance(vectors, np.ndarray) and vectors.ndim == 2:
-            found = "found those of tokens; compare them with a list of arrays"
-            raise TypeError(f"queries must be vectors (n, dim) of numbers, {found}")
+            problem = "found those of tokens; compare them with a list of arrays"
+            raise TypeError(f"queries must be vectors (n, dim) of numbers, {problem}")
         return True
-    rows = isinstance(queries, np.ndarray) and queries.ndim == 2
-    if rows and isinstance(vectors, list | tuple) and is_token_vectors(vectors):
+    is_matrix = isinstance(queries, np.ndarray) and queries.ndim == 2
+    if is_matrix and isinstance(vectors, list | tuple) and is_token_vectors(vectors):
         advice = "to compare one query by its tokens pass [queries], to compare single vectors pass iter(vectors)"
         raise ValueError(f"a list of arrays may be texts' tokens or blocks of vectors; {advice}")
     return False
@@ -96,10 +96,12 @@ def _late(queries: Any, vectors: Any) -> bool:
 def _bits(precision: str, queries: Any, vectors: Any) -> Array:
     """Compare packed bits by `hamming`. Raises TypeError for vectors of another dtype."""
     kind = np.dtype(PRECISIONS[precision])
-    for found, name in ((queries, NAMES[0]), (vectors, NAMES[1])):
-        of = getattr(found, "dtype", type(found).__name__)
-        if of != kind:
-            raise TypeError(f"precision={precision!r} compares vectors of {kind}, as encode makes them; {name}: {of}")
+    for value, name in ((queries, NAMES[0]), (vectors, NAMES[1])):
+        dtype = getattr(value, "dtype", type(value).__name__)
+        if dtype != kind:
+            raise TypeError(
+                f"precision={precision!r} compares vectors of {kind}, as encode makes them; {name}: {dtype}"
+            )
     return hamming(queries, vectors)
 
 
@@ -107,7 +109,7 @@ def _blocks(vectors: Any, queries: Vectors) -> Iterator[Vectors]:
     late = isinstance(queries, TokenVectors)
     read: Callable[[Any, str], Vectors] = comparing.token_vectors_of if late else vectors_of
     whole = isinstance(vectors, np.ndarray) or (
-        isinstance(vectors, list | tuple) and any(isinstance(each, SparseVector) for each in vectors)
+        isinstance(vectors, list | tuple) and any(isinstance(vector, SparseVector) for vector in vectors)
     )
     if whole or not isinstance(vectors, Iterable) or (late and is_token_vectors(vectors)):
         rows = read(vectors, NAMES[1])
@@ -122,22 +124,22 @@ def searching(queries: Vectors, blocks: Iterable[Vectors], k: int, compare: Comp
     """Yield, after each block, the result of `search` for all blocks so far."""
     ids, scores, start = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32), 0
     for block in blocks:
-        found = comparing.compared(compare, queries, block, NAMES, start)
-        scores = scores.astype(found.dtype, copy=False)
+        new_scores = comparing.compared(compare, queries, block, NAMES, start)
+        scores = scores.astype(new_scores.dtype, copy=False)
         if ids.shape[1] == k:
             ids, scores = ids.copy(), scores.copy()  # the caller has the old arrays
-            for i, row in enumerate(found):
+            for i, row in enumerate(new_scores):
                 # a later equal score is not among the best; if the last score is NaN, any score may be
                 better = np.flatnonzero(~(row <= scores[i, -1]))
                 if len(better):
-                    both = np.hstack([ids[i], better + start]), np.hstack([scores[i], row[better]])
-                    (order,) = top_indices(both[1][None], k)
-                    ids[i], scores[i] = both[0][order], both[1][order]
+                    joined = np.hstack([ids[i], better + start]), np.hstack([scores[i], row[better]])
+                    (order,) = top_indices(joined[1][None], k)
+                    ids[i], scores[i] = joined[0][order], joined[1][order]
         else:
-            order = top_indices(found, k)
-            some = np.hstack([ids, order + start]), np.hstack([scores, np.take_along_axis(found, order, 1)])
-            order = top_indices(some[1], k)
-            ids, scores = np.take_along_axis(some[0], order, 1), np.take_along_axis(some[1], order, 1)
+            order = top_indices(new_scores, k)
+            joined = np.hstack([ids, order + start]), np.hstack([scores, np.take_along_axis(new_scores, order, 1)])
+            order = top_indices(joined[1], k)
+            ids, scores = np.take_along_axis(joined[0], order, 1), np.take_along_axis(joined[1], order, 1)
         start += len(block)
         yield ids, scores
 
@@ -164,8 +166,8 @@ def semantic_search(
     corpus = vectors_of(corpus_embeddings, "corpus_embeddings")
     check_positive("top_k", top_k)
     ids, scores = search(query_embeddings, corpus, top_k, score_function, precision=precision)
-    pairs = (zip(*each, strict=True) for each in zip(ids.tolist(), scores.tolist(), strict=True))
-    return [[{"corpus_id": i, "score": score} for i, score in each] for each in pairs]
+    pairs = (zip(*result, strict=True) for result in zip(ids.tolist(), scores.tolist(), strict=True))
+    return [[{"corpus_id": i, "score": score} for i, score in hits] for hits in pairs]
 
 
 # -- the words nearest to a word, by the rows of a word table -----------------------------------------------------

@@ -97,26 +97,26 @@ class SentenceConfig(NamedTuple):
             poolings = ("lasttoken",) if continues and stays_causal(config) else ("mean",)
             return cls(poolings=poolings, dim=dim, **_lengths({}, saved, config, longest))
         settings, beside = dict(saved.transformer), saved.beside
-        said = {"lower_case": beside.flag(settings, "do_lower_case", False), **_prompts(saved)}
+        fields = {"lower_case": beside.flag(settings, "do_lower_case", False), **_prompts(saved)}
         _check_settings(settings, saved)
         if saved.kind == MULTI:
             older = read_older(saved)
             settings = {**older.settings, **settings}
-            said["late"], said["dim"] = read_late(saved, settings, older, dim, longest, dtype)
-            said["prompts"] |= older.prompts
+            fields["late"], fields["dim"] = read_late(saved, settings, older, dim, longest, dtype)
+            fields["prompts"] |= older.prompts
             filled = settings.get("query_expansion") or {}
             if filled.get("strategy") == "fixed":  # before any other length
                 settings["query_length"] = filled["length"]
         elif saved.kind == "SentenceTransformer":
-            said |= _pooling(saved, dim)
-            width = dim * len(said["poolings"])
-            said["after"], said["dim"] = read_steps(saved.modules[2:], saved.files, width, dtype)
+            fields |= _pooling(saved, dim)
+            width = dim * len(fields["poolings"])
+            fields["after"], fields["dim"] = read_steps(saved.modules[2:], saved.files, width, dtype)
         elif saved.kind == SPARSE:
-            said["splade"] = _splade(saved)
+            fields["splade"] = _splade(saved)
         if saved.router:
-            said["default_task"] = saved.router.default
-            said["query_weights"] = None if dtype is None else saved.router.weights(dtype)
-        return cls(kind=saved.kind, **said, **_lengths(settings, saved, config, longest))
+            fields["default_task"] = saved.router.default
+            fields["query_weights"] = None if dtype is None else saved.router.weights(dtype)
+        return cls(kind=saved.kind, **fields, **_lengths(settings, saved, config, longest))
 
     @property
     def result(self) -> Result:
@@ -128,8 +128,8 @@ class SentenceConfig(NamedTuple):
     def check_use(self, wanted: str) -> None:
         """Raise ValueError if the folder was saved for another use; a static model fails later, as it has no head."""
         if self.kind not in ("", wanted) and not self.static:
-            said = f"this model's folder was saved as a {self.kind}, whose methods here are {USES[self.kind]}; for "
-            raise error_of(ValueError, f"{said}{GIVES[wanted]} ", Load(f"the folder of a {wanted}"))
+            message = f"this model's folder was saved as a {self.kind}, whose methods here are {USES[self.kind]}; for "
+            raise error_of(ValueError, f"{message}{GIVES[wanted]} ", Load(f"the folder of a {wanted}"))
 
     def prompt(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
         """Return the text to put before each text. Raises ValueError for an unknown name."""
@@ -142,8 +142,8 @@ class SentenceConfig(NamedTuple):
             return ""
         if name not in self.prompts:
             known = ", ".join(map(repr, self.prompts))
-            found = f" must be one of this model's {known}, found {name!r}; any text can be passed as "
-            raise error_of(ValueError, Option("prompt_name"), found, Option("prompt"))
+            problem = f" must be one of this model's {known}, found {name!r}; any text can be passed as "
+            raise error_of(ValueError, Option("prompt_name"), problem, Option("prompt"))
         return self.prompts[name]
 
     def width(self, truncate_dim: int | None = None) -> int:
@@ -179,13 +179,13 @@ class SentenceConfig(NamedTuple):
 
 def _static(saved: SavedFolder, layer: EmbeddingLayer, dtype: np.dtype[Any] | None) -> dict[str, Any]:
     """Read the folder of a static model; without modules.json (model2vec) config.json has `normalize`."""
-    said: dict[str, Any] = {"dim": layer.dim, "after": (normalized,) if layer.config.flag("normalize") else ()}
+    fields: dict[str, Any] = {"dim": layer.dim, "after": (normalized,) if layer.config.flag("normalize") else ()}
     if saved.modules:
-        said = {"kind": saved.kind, **_prompts(saved)}
-        said["after"], said["dim"] = read_steps(saved.modules[1:], saved.files, layer.dim, dtype)
+        fields = {"kind": saved.kind, **_prompts(saved)}
+        fields["after"], fields["dim"] = read_steps(saved.modules[1:], saved.files, layer.dim, dtype)
     if (truncation := layer.tokenizer.truncation) is not None:
-        said |= {"longest": int(truncation["max_length"]), "longest_from": "truncation in tokenizer.json"}
-    return said
+        fields |= {"longest": int(truncation["max_length"]), "longest_from": "truncation in tokenizer.json"}
+    return fields
 
 
 def _splade(saved: SavedFolder) -> tuple[str, str]:
@@ -194,8 +194,8 @@ def _splade(saved: SavedFolder) -> tuple[str, str]:
     names = {"pooling_strategy": ("max", "sum"), "activation_function": ("relu", "log1p_relu")}
     files.check_keys(settings, (*names, "embedding_dimension", "word_embedding_dimension", "chunk_size"))
     for name, known in names.items():
-        if (found := settings.get(name, known[0])) not in known:
-            raise files.refuse(f"{name!r} must be {' or '.join(map(repr, known))}, found {found!r}")
+        if (value := settings.get(name, known[0])) not in known:
+            raise files.refuse(f"{name!r} must be {' or '.join(map(repr, known))}, found {value!r}")
     pooling, activation = (settings.get(name, known[0]) for name, known in names.items())
     return pooling, activation
 
@@ -221,7 +221,7 @@ def _check_settings(settings: dict[str, Any], saved: SavedFolder) -> None:
     """Refuse settings of the transformer that change the result and are not computed here."""
     files, use = saved.beside, saved.kind
     task, gives, name = TASKS[use]
-    forward = [{"method": "forward", "method_output_name": given} for given in (gives, [gives])]
+    forward = [{"method": "forward", "method_output_name": output} for output in (gives, [gives])]
     neutral: dict[str, Sequence[Any]] = {  # key -> values that change nothing
         "transformer_task": (task,), "module_output_name": (name,),
         "processing_kwargs": (None, {}), "unpad_inputs": (None, True, False), "query_expansion": (None,),
@@ -252,46 +252,46 @@ def _lengths(settings: dict[str, Any], saved: SavedFolder, config: Config, longe
     arguments: dict[str, Any] = next((settings[key] for key in TOKENIZER_ARGUMENTS if settings.get(key)), {})
     if arguments.get("model_max_length", 1) is None:  # no limit for transformers, not even the position table
         raise files.refuse(f"model_max_length in {named} must be an integer >= 1, found None")
-    found = files.length(named, arguments, "model_max_length") or files.length(named, settings, "max_seq_length")
-    if not found:
-        found = files.length(TOKENIZER, tokenizer, "model_max_length", "max_len")  # the newer and the older name
+    limits = files.length(named, arguments, "model_max_length") or files.length(named, settings, "max_seq_length")
+    if not limits:
+        limits = files.length(TOKENIZER, tokenizer, "model_max_length", "max_len")  # the newer and the older name
         positions = config.get("max_position_embeddings")  # without a table if queries and keys are rotated
         if type(positions) is int and positions >= 1:  # -1: no limit
-            found.append((positions, "max_position_embeddings in config.json"))
+            limits.append((positions, "max_position_embeddings in config.json"))
     if longest is not None:
-        found.append((longest, "the position table"))
-    limit, source = min(found, key=lambda each: each[0], default=(None, ""))
-    own: Any = tokenizer.get("model_max_length")
+        limits.append((longest, "the position table"))
+    limit, source = min(limits, key=lambda pair: pair[0], default=(None, ""))
+    model_max_length: Any = tokenizer.get("model_max_length")
     tasks = ((task, files.length(named, settings, f"{task}_length")) for task in ("query", "document"))
-    lengths = {task: min(most, longest or most) for task, told in tasks for most, _ in told}
-    tokenizer_length = int(own) if is_length(own) else None
+    lengths = {task: min(most, longest or most) for task, stated in tasks for most, _ in stated}
+    tokenizer_length = int(model_max_length) if is_length(model_max_length) else None
     return dict(longest=limit, longest_from=source, lengths=lengths, tokenizer_length=tokenizer_length)
 
 
 def _prompts(saved: SavedFolder) -> dict[str, Any]:
     """Read config_sentence_transformers.json: prompts, measure, and the number of dimensions to keep."""
     kind, files, settings = saved.kind, saved.files, saved.settings
-    own = settings.get("prompts") or {}
-    if not isinstance(own, dict) or not all(isinstance(text, str | None) for text in own.values()):
-        raise files.refuse(f"{SETTINGS}: 'prompts' must be texts by name, found {own!r}")
+    stored = settings.get("prompts") or {}
+    if not isinstance(stored, dict) or not all(isinstance(text, str | None) for text in stored.values()):
+        raise files.refuse(f"{SETTINGS}: 'prompts' must be texts by name, found {stored!r}")
     usual = {} if kind == PAIRS else {"query": "", "document": ""}
-    prompts = usual | {name: text or "" for name, text in own.items()}
+    prompts = usual | {name: text or "" for name, text in stored.items()}
     default = settings.get("default_prompt_name")
     if default is not None and (not isinstance(default, str) or default not in prompts):
         raise files.refuse(f"{SETTINGS}: 'default_prompt_name' is {default!r}; the prompts are {', '.join(prompts)}")
     named, usually = settings.get("similarity_fn_name"), {SPARSE: "dot", MULTI: "maxsim"}.get(kind)
     similarity = named if named in tuple(MAXSIMS if kind == MULTI else SIMILARITIES) else usually
     if kind not in (MULTI, PAIRS) and named not in (None, similarity):  # PyLate's folders name another
-        found = f"'similarity_fn_name' is {named!r}, none of {', '.join(SIMILARITIES)}"
+        problem = f"'similarity_fn_name' is {named!r}, none of {', '.join(SIMILARITIES)}"
         compared = f"vectors are compared by {usually or 'cosine'}, as in sentence-transformers"
-        warn(f"{files.where}: {SETTINGS}: {found}; {compared}")
+        warn(f"{files.where}: {SETTINGS}: {problem}; {compared}")
     sizes = {key: files.length(SETTINGS, settings, key) for key in ("truncate_dim", "max_active_dims")}
     activation = settings.get("activation_fn")
     if not isinstance(activation, str | None):
         raise files.refuse(f"{SETTINGS}: 'activation_fn' must be the path of a class, found {activation!r}")
     return {
         "prompts": prompts, "default_prompt": default, "similarity": similarity, "activation": activation,
-        **{key: found[0][0] if found else None for key, found in sizes.items()},
+        **{key: size[0][0] if size else None for key, size in sizes.items()},
     }  # fmt: skip
 
 
@@ -307,15 +307,15 @@ class SentenceOptions(NamedTuple):
     similarity_fn_name: str | None = None
     max_seq_length: int | None = None
 
-    def given(self) -> dict[str, Any]:
+    def passed(self) -> dict[str, Any]:
         """Return the options that were passed."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
     def checked(self) -> SentenceOptions:
         """Return plain values. Raises TypeError and ValueError for values that cannot be saved in a folder."""
         prompts, measure = self.prompts, self.similarity_fn_name
-        given: Any = {} if prompts is None else prompts
-        if not isinstance(given, Mapping) or not all(isinstance(x, str) for pair in given.items() for x in pair):
+        texts: Any = {} if prompts is None else prompts
+        if not isinstance(texts, Mapping) or not all(isinstance(x, str) for pair in texts.items() for x in pair):
             raise error_of(TypeError, Option("prompts"), f" must be texts by name, found {prompts!r:.80}")
         if not isinstance(name := self.default_prompt_name, str | None):
             raise error_of(TypeError, Option("default_prompt_name"), f" must be a str, found {name!r}")
@@ -325,37 +325,37 @@ class SentenceOptions(NamedTuple):
         if measure is not None and measure not in (*SIMILARITIES, *MAXSIMS):
             known = ", ".join((*SIMILARITIES, *MAXSIMS))
             raise error_of(ValueError, Option("similarity_fn_name"), f" must be one of {known}, found {measure!r}")
-        return self._replace(prompts=None if prompts is None else dict(given), similarity_fn_name=measure)
+        return self._replace(prompts=None if prompts is None else dict(texts), similarity_fn_name=measure)
 
-    def applied_to(self, own: SentenceConfig) -> SentenceConfig:
+    def applied_to(self, folder: SentenceConfig) -> SentenceConfig:
         """Return the folder's settings with these options, except `max_seq_length`, which an encoder checks.
 
         Prompts of the folder stay unless one with the same name is passed. Raises ValueError for an option without
         effect on a folder of this class, and for an unknown default prompt.
         """
         without = {PAIRS: ("truncate_dim", "similarity_fn_name"), SPARSE: ("truncate_dim",), MULTI: ("truncate_dim",)}
-        for name in set(without.get(own.kind, ())) & self.given().keys():
-            raise error_of(ValueError, Option(name), f" has no effect on a {own.kind}; leave it out")
-        measure, known_here = self.similarity_fn_name, tuple(MAXSIMS if own.result == "tokens" else SIMILARITIES)
+        for name in set(without.get(folder.kind, ())) & self.passed().keys():
+            raise error_of(ValueError, Option(name), f" has no effect on a {folder.kind}; leave it out")
+        measure, known_here = self.similarity_fn_name, tuple(MAXSIMS if folder.result == "tokens" else SIMILARITIES)
         if measure is not None and measure not in known_here:
-            found = f" of this model must be one of {', '.join(known_here)}, found {measure!r}"
-            raise error_of(ValueError, Option("similarity_fn_name"), found)
-        prompts = {**own.prompts, **(self.prompts or {})}
-        default = own.default_prompt if self.default_prompt_name is None else self.default_prompt_name
+            problem = f" of this model must be one of {', '.join(known_here)}, found {measure!r}"
+            raise error_of(ValueError, Option("similarity_fn_name"), problem)
+        prompts = {**folder.prompts, **(self.prompts or {})}
+        default = folder.default_prompt if self.default_prompt_name is None else self.default_prompt_name
         if default is not None and default not in prompts:
-            found = f" must be one of the prompts {', '.join(map(repr, prompts)) or 'none'}, found {default!r}"
-            raise error_of(ValueError, Option("default_prompt_name"), found)
-        dim = own.truncate_dim if self.truncate_dim is None else self.truncate_dim
-        similarity = measure or own.similarity
-        return own._replace(prompts=prompts, default_prompt=default, truncate_dim=dim, similarity=similarity)
+            problem = f" must be one of the prompts {', '.join(map(repr, prompts)) or 'none'}, found {default!r}"
+            raise error_of(ValueError, Option("default_prompt_name"), problem)
+        dim = folder.truncate_dim if self.truncate_dim is None else self.truncate_dim
+        similarity = measure or folder.similarity
+        return folder._replace(prompts=prompts, default_prompt=default, truncate_dim=dim, similarity=similarity)
 
 
 AS_THE_FOLDER_SAYS = SentenceOptions()
 
 
-def accept_habits(load_encoder: Callable[..., Any], given: Mapping[str, Any]) -> None:
+def accept_habits(load_encoder: Callable[..., Any], habits: Mapping[str, Any]) -> None:
     """Accept arguments of sentence-transformers that change nothing here. Raises TypeError for any other."""
-    for name, value in given.items():
+    for name, value in habits.items():
         if name not in HABITS:
             raise unexpected(load_encoder, name)
         if value not in HABITS[name] and str(value) not in HABITS[name]:  # torch.device("cpu") is "cpu"

@@ -91,14 +91,14 @@ ENCODE: Mapping[str, Any] = {
 
 
 def shows(defaults: Mapping[str, Any], options: type[Any]) -> Callable[[F], F]:
-    """Show the options in a signature, in place of `**options`, and of `*given` if there is one: `help` reads it."""
-    types = {"output_value": "str", **{name: each.__forward_arg__ for name, each in options.__annotations__.items()}}
+    """Show the options in a signature, in place of `**options`, and of `*args` if there is one: `help` reads it."""
+    types = {"output_value": "str", **{name: hint.__forward_arg__ for name, hint in options.__annotations__.items()}}
 
     def show(method: Any) -> Any:
         *others, _ = signature(method).parameters.values()
         names = [parameter.name for parameter in others]
-        place = names.index("given") if "given" in names else len(names)
-        kind = Parameter.POSITIONAL_OR_KEYWORD if "given" in names else Parameter.KEYWORD_ONLY
+        place = names.index("args") if "args" in names else len(names)
+        kind = Parameter.POSITIONAL_OR_KEYWORD if "args" in names else Parameter.KEYWORD_ONLY
         shown = [Parameter(name, kind, default=value, annotation=types[name]) for name, value in defaults.items()]
         method.__signature__ = signature(method).replace(parameters=[*others[:place], *shown, *others[place + 1 :]])
         return method
@@ -117,45 +117,45 @@ def like(method: F) -> Callable[[Callable[..., Any]], F]:
 
 
 def complete(
-    defaults: Mapping[str, Any], method: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]
+    defaults: Mapping[str, Any], method: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return all options of a call, in order. Raises TypeError for an option that its method does not take."""
     for name in sorted(named.keys() - defaults.keys()):
         raise unexpected(method, name)
-    placed = dict(zip(defaults, given, strict=False))
-    if len(given) > len(defaults) or (twice := placed.keys() & named.keys()):
-        found = f"found {len(given)}" if len(given) > len(defaults) else f"{', '.join(twice)} is there twice"
-        raise TypeError(f"{method.__name__}: takes at most {len(defaults)} options by position, {found}")
+    placed = dict(zip(defaults, args, strict=False))
+    if len(args) > len(defaults) or (twice := placed.keys() & named.keys()):
+        problem = f"found {len(args)}" if len(args) > len(defaults) else f"{', '.join(twice)} is there twice"
+        raise TypeError(f"{method.__name__}: takes at most {len(defaults)} options by position, {problem}")
     return {**defaults, **placed, **named}
 
 
-def check_options(asked: Mapping[str, Any], late: bool = False) -> None:
+def check_options(options: Mapping[str, Any], late: bool = False) -> None:
     """Check the values of options. late: the model computes vectors of tokens. Raises ValueError."""
-    check_positive("batch_size", asked["batch_size"])
+    check_positive("batch_size", options["batch_size"])
     for name, known in KNOWN.items():
-        found = asked.get(name, known[0])
-        word = found if isinstance(found, str) else str(found)  # torch.device("cpu") is "cpu"
-        if not any(found is each or word == each for each in known):
+        value = options.get(name, known[0])
+        word = value if isinstance(value, str) else str(value)  # torch.device("cpu") is "cpu"
+        if not any(value is accepted or word == accepted for accepted in known):
             *others, last = map(repr, known)
             expected = f"{', '.join(others)} or {last}" if others else last
             advice = ": this encoder gives NumPy arrays on the CPU; leave it out" if name in OF_ARRAYS else ""
-            raise ValueError(f"{name} must be {expected}, found {found!r}{advice}")
-    check_positive("truncate_dim", asked.get("truncate_dim"), or_none=True)
-    if late and asked["truncate_dim"] is not None:
+            raise ValueError(f"{name} must be {expected}, found {value!r}{advice}")
+    check_positive("truncate_dim", options.get("truncate_dim"), or_none=True)
+    if late and options["truncate_dim"] is not None:
         raise ValueError("truncate_dim is for sentence vectors, and this model gives a vector for each token")
-    if (precision := asked.get("precision")) is not None:
-        check_smaller(precision, OUTPUTS[1] if late else asked["output_value"])
-    if asked.get("ranges") is not None and precision not in STEPS:
+    if (precision := options.get("precision")) is not None:
+        check_smaller(precision, OUTPUTS[1] if late else options["output_value"])
+    if options.get("ranges") is not None and precision not in STEPS:
         raise ValueError(f"ranges are for precision int8 or uint8, found {precision!r}; leave them out")
 
 
-def given_once(what: str, **given: Any) -> Any:
+def given_once(expected: str, **arguments: Any) -> Any:
     """Return an argument that has several names. Raises TypeError unless exactly one is used."""
-    found = [value for value in given.values() if value is not None]
-    if len(found) != 1:
-        names, count = ", ".join(given), len(found) or "none"
-        raise TypeError(f"{next(iter(given))} must be {what}, passed once, as {names}; found {count}")
-    return found[0]
+    values = [value for value in arguments.values() if value is not None]
+    if len(values) != 1:
+        names, count = ", ".join(arguments), len(values) or "none"
+        raise TypeError(f"{next(iter(arguments))} must be {expected}, passed once, as {names}; found {count}")
+    return values[0]
 
 
 def check_smaller(precision: str, output_value: str) -> None:
@@ -184,7 +184,7 @@ def warn_few_vectors(precision: str, count: int) -> str:
 class _NoModelCard:
     """A model card for sentence-transformers' evaluators, which drops what they write into it."""
 
-    def set_evaluation_metrics(self, *given: Any) -> None:
+    def set_evaluation_metrics(self, *args: Any) -> None:
         """Do nothing: the evaluator also returns its metrics."""
 
 
@@ -228,8 +228,8 @@ class Sentences(Model):
 
     def get_embedding_dimension(self) -> int:
         """The width of `encode`'s vectors. A token's vector before pooling has `dim`."""
-        own = self.sentence_config
-        return own.dim if self.result == "tokens" else own.width()
+        settings = self.sentence_config
+        return settings.dim if self.result == "tokens" else settings.width()
 
     @property
     def result(self) -> Result:
@@ -259,7 +259,7 @@ class Sentences(Model):
     def encode(
         self,
         texts: Texts | None = None,
-        *given: Any,
+        *args: Any,
         inputs: Texts | None = None,
         sentences: Texts | None = None,
         output_value: OfText | Tokens = ...,
@@ -268,7 +268,7 @@ class Sentences(Model):
 
     @shows(ENCODE, EncodeOptions)
     def encode(
-        self, texts: Texts | None = None, *given: Any, inputs: Any = None, sentences: Any = None, **options: Any
+        self, texts: Texts | None = None, *args: Any, inputs: Any = None, sentences: Any = None, **options: Any
     ) -> Any:
         """Turn texts into vectors as sentence-transformers does: one str -> (dim,), many -> (n, dim), none -> (0, dim).
 
@@ -292,27 +292,27 @@ class Sentences(Model):
         Raises TypeError for anything but text and for an unknown option, ValueError for an unknown value or prompt,
         TokenizerError if there is no tokenizer.
         """
-        asked = {**ENCODE, **options}
-        if given or len(asked) > len(ENCODE):
-            asked = complete(ENCODE, self.encode, given, options)
-        own, last, pipeline = self._last
-        if own is not self._sentence_config or not all(map(is_, asked.values(), last)):
-            own = self.sentence_config
-            if own.result in ("sparse", "scores"):
-                own.check_use("SentenceTransformer")
-            pipeline = self.pipeline(**asked)
-            self._last = own, tuple(asked.values()), pipeline  # the next call with the same options skips the checks
+        merged = {**ENCODE, **options}
+        if args or len(merged) > len(ENCODE):
+            merged = complete(ENCODE, self.encode, args, options)
+        settings, last, pipeline = self._last
+        if settings is not self._sentence_config or not all(map(is_, merged.values(), last)):
+            settings = self.sentence_config
+            if settings.result in ("sparse", "scores"):
+                settings.check_use("SentenceTransformer")
+            pipeline = self.pipeline(**merged)
+            self._last = settings, tuple(merged.values()), pipeline  # the next call with these options skips the checks
         if texts is None or inputs is not None or sentences is not None:
             texts = given_once("a str or a list of str", texts=texts, inputs=inputs, sentences=sentences)
         items = listed(texts)
-        found = pipeline.all(items, "encode" if asked["show_progress_bar"] else "")
-        if asked["precision"] not in (None, "float32"):
-            found = quantize(found, asked["precision"], asked["ranges"])
-        return found[0] if isinstance(texts, str) else found
+        vectors = pipeline.all(items, "encode" if merged["show_progress_bar"] else "")
+        if merged["precision"] not in (None, "float32"):
+            vectors = quantize(vectors, merged["precision"], merged["ranges"])
+        return vectors[0] if isinstance(texts, str) else vectors
 
     @like(encode)
     def encode_query(
-        self, texts: Texts | None = None, prompt_name: Prompt = None, prompt: Prompt = None, *given: Any, **options: Any
+        self, texts: Texts | None = None, prompt_name: Prompt = None, prompt: Prompt = None, *args: Any, **options: Any
     ) -> Any:
         """Encode queries: with the folder's prompt "query", and never its default prompt.
 
@@ -321,18 +321,18 @@ class Sentences(Model):
         as of `encode_sparse`. With a MultiVectorEncoder's it is one array (tokens, dim) for each text; the mask tokens
         that pad a query have rows in it.
         """
-        return self._for_task("query", texts, prompt_name, prompt, given, options)
+        return self._for_task("query", texts, prompt_name, prompt, args, options)
 
     @like(encode)
     def encode_document(
-        self, texts: Texts | None = None, prompt_name: Prompt = None, prompt: Prompt = None, *given: Any, **options: Any
+        self, texts: Texts | None = None, prompt_name: Prompt = None, prompt: Prompt = None, *args: Any, **options: Any
     ) -> Any:
         """Encode documents for a search: as `encode_query`, with the prompt "document"."""
-        return self._for_task("document", texts, prompt_name, prompt, given, options)
+        return self._for_task("document", texts, prompt_name, prompt, args, options)
 
-    def _for_task(self, task: str, texts: Any, prompt_name: Prompt, prompt: Prompt, given: Any, options: Any) -> Any:
+    def _for_task(self, task: str, texts: Any, prompt_name: Prompt, prompt: Prompt, args: Any, options: Any) -> Any:
         prompt_name = task if prompt_name is None and prompt is None else prompt_name
-        return self._encode(texts, prompt_name, prompt, *given, **{"task": task, **options})
+        return self._encode(texts, prompt_name, prompt, *args, **{"task": task, **options})
 
     def _encode(self, *texts: Any, **options: Any) -> Any:
         return self.encode(*texts, **options)
@@ -350,52 +350,53 @@ class Sentences(Model):
         A text with its prompt and the special tokens is truncated at `max_seq_length`. `prompt_name="query",
         task="query"` counts for `encode_query`. Raises as `encode`.
         """
-        found: list[int] = []
+        counts: list[int] = []
         pipeline = self.pipeline(prompt_name, prompt, task=task)
         for chunk in chunked(listed(texts), pipeline.chunk):
-            found += [each.truncated for each in pipeline.tokenize(chunk, len(found))]
-        return found[0] if isinstance(texts, str) else np.array(found, np.int64)
+            counts += [sequence.truncated for sequence in pipeline.tokenize(chunk, len(counts))]
+        return counts[0] if isinstance(texts, str) else np.array(counts, np.int64)
 
-    def pipeline(self, *given: Any, single_threaded: bool = False, **options: Any) -> TextPipeline:
+    def pipeline(self, *args: Any, single_threaded: bool = False, **options: Any) -> TextPipeline:
         """Return the pipeline of `encode`, for callers with their own loop. Options and errors are as in `encode`.
 
         single_threaded: no bit of a vector depends on `threads`, even of a single text: see `computing.compute`.
         """
-        own, asked = self.sentence_config, complete(ENCODE, self.encode, given, options)
-        check_options(asked, own.late is not None)
+        settings, options = self.sentence_config, complete(ENCODE, self.encode, args, options)
+        check_options(options, settings.late is not None)
         if elsewhere := self.block_family.elsewhere:
-            made = f"sentence-transformers makes vectors of a {self.embeddings.family.model_type} from {elsewhere}"
+            problem = f"sentence-transformers makes vectors of a {self.embeddings.family.model_type} from {elsewhere}"
             advice = "which is not computed here; the encoder's own hidden states are what a call gives"
-            raise CheckpointError(f"{made}, {advice}")
-        dim = None if own.late else own.width(asked["truncate_dim"])  # raises if the folder is for another use
-        steps = self.text_steps(asked, single_threaded)
-        if own.late:
-            steps |= own.late.steps_of(steps["tokenizer"], asked["task"])
-            return self.pipeline_of(LatePipeline, **steps, normalize=asked["normalize_embeddings"])
-        if asked["output_value"] == OUTPUTS[1]:
+            raise CheckpointError(f"{problem}, {advice}")
+        # raises if the folder is for another use
+        dim = None if settings.late else settings.width(options["truncate_dim"])
+        steps = self.text_steps(options, single_threaded)
+        if settings.late:
+            steps |= settings.late.steps_of(steps["tokenizer"], options["task"])
+            return self.pipeline_of(LatePipeline, **steps, normalize=options["normalize_embeddings"])
+        if options["output_value"] == OUTPUTS[1]:
             return self.pipeline_of(TextPipeline, **steps)
         return self.pipeline_of(
-            TextPipeline, **steps, dim=dim, poolings=own.poolings, picks=own.picks, after=own.after,
-            skip=self._prompt_tokens(steps["prompt"]), normalize=asked["normalize_embeddings"],
+            TextPipeline, **steps, dim=dim, poolings=settings.poolings, picks=settings.picks, after=settings.after,
+            skip=self._prompt_tokens(steps["prompt"]), normalize=options["normalize_embeddings"],
         )  # fmt: skip
 
-    def text_steps(self, asked: Mapping[str, Any], single_threaded: bool = False) -> dict[str, Any]:
+    def text_steps(self, options: Mapping[str, Any], single_threaded: bool = False) -> dict[str, Any]:
         """Return the attributes of a `TextPipeline` for tokenizing, and its threads."""
-        own, task = self.sentence_config, asked["task"]
-        table = own.table(task)
+        settings, task = self.sentence_config, options["task"]
+        table = settings.table(task)
         return {
             "tokenizer": table.tokenizer() if table else self.sentence_tokenizer,
-            "prompt": own.prompt(asked["prompt_name"], asked["prompt"]),
-            "longest": table.longest if table else own.lengths.get(task or "", own.longest),
-            "threads": asked["threads"], "single_threaded": single_threaded,
+            "prompt": settings.prompt(options["prompt_name"], options["prompt"]),
+            "longest": table.longest if table else settings.lengths.get(task or "", settings.longest),
+            "threads": options["threads"], "single_threaded": single_threaded,
         }  # fmt: skip
 
     def _prompt_tokens(self, prompt: str) -> int:
         """Count the prompt's tokens, which are first in each text and not pooled; 0 if they are pooled."""
-        own, tokenizer = self.sentence_config, self.sentence_tokenizer
-        if not prompt or own.include_prompt:
+        settings, tokenizer = self.sentence_config, self.sentence_tokenizer
+        if not prompt or settings.include_prompt:
             return 0
-        ((ids, *_),) = tokenizer.encode([prompt], None, truncation=True, max_length=own.longest)
+        ((ids, *_),) = tokenizer.encode([prompt], None, truncation=True, max_length=settings.longest)
         return len(ids) - (bool(ids) and tokenizer.is_special(ids[-1]))  # a text comes before the last special token
 
     def pipeline_of(self, kind: type[P], threads: int | None = None, **steps: Any) -> P:
@@ -440,11 +441,11 @@ class Sentences(Model):
     @property
     def sentence_tokenizer(self) -> Tokenizer:
         """The tokenizer with the folder's changes: lowercased texts, prefixes as one token each."""
-        own = self.sentence_config
+        settings = self.sentence_config
         if self._changed_tokenizer is None:
-            found = self.embeddings.tokenizer
-            found = found.lowercased() if own.lower_case else found
-            self._changed_tokenizer = found.with_whole(own.late.prefixes if own.late else ())
+            tokenizer = self.embeddings.tokenizer
+            tokenizer = tokenizer.lowercased() if settings.lower_case else tokenizer
+            self._changed_tokenizer = tokenizer.with_whole(settings.late.prefixes if settings.late else ())
         return self._changed_tokenizer
 
     def with_settings(self: S, tokenizer: Tokenizer | None = None, **changes: Any) -> S:
@@ -452,9 +453,9 @@ class Sentences(Model):
 
         Closing one does not close the other.
         """
-        made, own = object.__new__(type(self)), self.sentence_config._replace(**changes)
-        vars(made).update(vars(self), _sentence_config=own, _changed_tokenizer=tokenizer, _last=(None, (), None))
-        return made
+        model, settings = object.__new__(type(self)), self.sentence_config._replace(**changes)
+        vars(model).update(vars(self), _sentence_config=settings, _changed_tokenizer=tokenizer, _last=(None, (), None))
+        return model
 
     def close(self) -> None:
         """Drop all weights. Returned arrays stay valid; later calls raise ValueError. Closing twice is fine."""

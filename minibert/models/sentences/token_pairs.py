@@ -79,30 +79,30 @@ class TokenPairs(Sentences):
         ([('interest', 'loans', 0.0187), ('bank', 'loans', 0.0171)], 0.4233)
         """
         check_sum(self)
-        own = self.sentence_config
-        names = prompt_names or (TASKS if own.late else (None, None))
+        settings = self.sentence_config
+        names = prompt_names or (TASKS if settings.late else (None, None))
         first, second = (
             self.pipeline(name, task=name if name in TASKS else None, truncate_dim=truncate_dim) for name in names
         )
-        return pairs_of(text, first, other, second, own.measure)
+        return pairs_of(text, first, other, second, settings.measure)
 
 
 def check_sum(model: Sentences) -> None:
     """Refuse a model with another similarity than a sum over pairs of tokens. Raises ValueError."""
-    own = model.sentence_config
-    if own.result in ("sparse", "scores"):
-        own.check_use("SentenceTransformer")
+    settings = model.sentence_config
+    if settings.result in ("sparse", "scores"):
+        settings.check_use("SentenceTransformer")
     wrong = ""
-    if own.measure in ("euclidean", "manhattan"):
-        wrong = f"the measure {own.measure} is no sum over pairs of tokens; cosine and dot are"
-    elif own.result == "dense" and len(own.poolings) > 1:
-        wrong = f"the vector joins the poolings {', '.join(own.poolings)}, and one pooling alone is a sum"
-    elif own.result == "dense" and (own.picks or own.poolings[0] not in SUMS):
-        token = "end" if own.picks else {"cls": "first", "lasttoken": "last"}[own.poolings[0]]
+    if settings.measure in ("euclidean", "manhattan"):
+        wrong = f"the measure {settings.measure} is no sum over pairs of tokens; cosine and dot are"
+    elif settings.result == "dense" and len(settings.poolings) > 1:
+        wrong = f"the vector joins the poolings {', '.join(settings.poolings)}, and one pooling alone is a sum"
+    elif settings.result == "dense" and (settings.picks or settings.poolings[0] not in SUMS):
+        token = "end" if settings.picks else {"cls": "first", "lasttoken": "last"}[settings.poolings[0]]
         wrong = f"the vector is that of the {token} token alone, no sum over tokens{ONE_TOKEN}"
     if wrong:
         raise error_of(ValueError, wrong)
-    for step in own.after if own.result == "dense" else ():
+    for step in settings.after if settings.result == "dense" else ():
         _check_linear(step)
 
 
@@ -130,16 +130,16 @@ def pairs_of_rows(model: Sentences, rows: Array, others: Array) -> Array:
 
 def _parts(text: str, pipeline: TextPipeline) -> tuple[list[str], Array]:
     """Return a text's tokens, and each token's part of the vector (tokens, dim)."""
-    rows = copy(pipeline)
-    rows.truncated = None  # the text was noted when its vector was computed
-    encoded = rows.tokenize([text], 0)
+    unpooled = copy(pipeline)
+    unpooled.truncated = None  # the text was noted when its vector was computed
+    encoded = unpooled.tokenize([text], 0)
     ids = np.array(encoded[0].input_ids, np.int64)
-    if isinstance(rows, LatePipeline):
-        ids = ids[~np.isin(ids, rows.skipped)]
-        return rows.tokenizer.tokens(ids), rows.vectors(encoded)[0]
-    rows.dim, rows.poolings, rows.skip, rows.after, rows.normalize = None, (), 0, (), False
-    tokens = rows.tokenizer.tokens(ids)
-    parts = _pooled(rows.vectors(encoded)[0], pipeline)
+    if isinstance(unpooled, LatePipeline):
+        ids = ids[~np.isin(ids, unpooled.skipped)]
+        return unpooled.tokenizer.tokens(ids), unpooled.vectors(encoded)[0]
+    unpooled.dim, unpooled.poolings, unpooled.skip, unpooled.after, unpooled.normalize = None, (), 0, (), False
+    tokens = unpooled.tokenizer.tokens(ids)
+    parts = _pooled(unpooled.vectors(encoded)[0], pipeline)
     return tokens + [BIAS] * (len(parts) - len(tokens)), parts
 
 
@@ -156,8 +156,8 @@ def _check_linear(step: Any) -> None:
     is_dense = isinstance(step, partial) and step.func is dense
     if step in (normalized, TORCH["Identity"]) or (is_dense and step.keywords["activation"] is TORCH["Identity"]):
         return
-    what = "a Dense with an activation" if is_dense else "a LayerNorm"
-    raise ValueError(f"{what} comes after the pooling, and its result is no sum over tokens")
+    module = "a Dense with an activation" if is_dense else "a LayerNorm"
+    raise ValueError(f"{module} comes after the pooling, and its result is no sum over tokens")
 
 
 def _mapped(step: Any, parts: Array) -> Array:
