@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import runpy
 import sys
 import threading
 from collections.abc import Callable
@@ -19,6 +20,7 @@ import minibert
 from minibert.cli import main
 
 PACKAGE = Path(minibert.__file__).parent
+ROOT = Path(__file__).parents[2]
 LONGEST = 500  # lines of a file
 SHORT, FEW_SHORT = 100, 20  # a file below 100 lines wants a reason: at most 20 have one
 NOT_ENTERED = {"<module>", "<genexpr>", "<lambda>", "<listcomp>", "<dictcomp>", "<setcomp>"}
@@ -45,6 +47,11 @@ def test_a_file_is_a_chapter() -> None:
     chapters = [file for file in short if not file.endswith("__init__.py")]
     models = [file for file in chapters if file.startswith("families/") and "parts" not in file]
     assert len(set(chapters) - set(models)) <= FEW_SHORT
+
+
+def test_the_mistakes_of_scripts_mutants_follow_the_code() -> None:
+    """Each text that is replaced stands once in its file: a renaming changes it there too."""
+    runpy.run_path(str(ROOT / "scripts/mutants.py"))["checked"]()
 
 
 def _entered(use: Callable[[], object]) -> list[str]:
