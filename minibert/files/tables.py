@@ -4,13 +4,13 @@ Conversion is exact, since every float16 and bfloat16 number is a float32 number
 
 Weights are copied or stay mapped as follows. A local file is mapped; with `mmap=False` each tensor is read into memory
 (`checkpoint.SafetensorsFile.raw`). Norms and biases are copied. The tables of the input layer keep their stored format:
-`rows` copies and converts only the rows of a text, and a narrow table of at most SMALL_TABLE numbers is converted once.
-A weight of a block is used whole. If the file stores it in the dtype of the computation, `array` returns the mapped
-numbers, which processes share; a misaligned tensor is copied. Any other format is converted once and then laid out
-column-major by `column_major`; with `low_memory` it stays mapped, and each use converts it into a `ScratchBuffer`. With
-`mmap=None`, the default of `load_encoder`, and an AVX-512 kernel the weights of the blocks' products are also copied as
-panels (`equations.fast.Panels`), if all of them need at most half of the memory. An adapter's sums and a remote file's
-rows are in memory.
+`rows` copies and converts only the rows of a text; a table of at most SMALL_TABLE numbers, if it must be converted at
+all, is converted once. A weight of a block is used whole. If a mapped file stores it in the dtype of the computation,
+`array` returns the mapped numbers, which processes share; a misaligned tensor is copied. Any other format is converted
+once; with `low_memory` it stays mapped, and each use converts it into a `ScratchBuffer`. A weight in memory is laid out
+column-major by `column_major`, also one that `mmap=False` has read. With `mmap=None`, the default of `load_encoder`,
+and an AVX-512 kernel the mapped weights of the blocks' products are also copied as panels (`equations.fast.Panels`), if
+all of them need at most half of the memory. An adapter's sums and a remote file's rows are in memory.
 """
 
 from __future__ import annotations
