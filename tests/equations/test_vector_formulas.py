@@ -60,6 +60,7 @@ def test_pooling(name: str, skip: int, dtype: str, tolerance: float) -> None:
     rows[1] = -np.abs(rows[1])  # a largest number below zero
     found = POOLINGS[name](rows, skip)
     assert found.dtype == dtype
+    assert name in LOOPS, f"write a loop for {name!r} in LOOPS"
     want = np.array([LOOPS[name](text.tolist(), skip) for text in rows])
     np.testing.assert_allclose(found, want, rtol=0, atol=tolerance)
     before = rows.copy()

@@ -157,7 +157,9 @@ UNLISTED = {
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_default_is_that_of_the_reference_s_class(name: str) -> None:
-    theirs = json.loads((REFERENCE / "defaults.json").read_text(encoding="utf-8"))[name]
+    stored = json.loads((REFERENCE / "defaults.json").read_text(encoding="utf-8"))
+    assert name in stored, "python scripts/reference/make.py --only defaults writes the defaults of its class"
+    theirs = stored[name]
     ours = {"tie_word_embeddings": True, **FAMILIES[name].defaults}
     assert {key: ours.get(key) for key in theirs} == theirs
     assert ours.keys() - theirs.keys() == UNLISTED.get(name, set())

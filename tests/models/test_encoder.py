@@ -83,7 +83,8 @@ def test_every_row_is_the_reference_s_and_whole(case: EncoderCase, tmp_path: Pat
 
 
 def test_minilm_s_whole_trace(minilm: Path) -> None:
-    assert {case.facts["family"] for case in TINY} == set(BLOCKS) <= set(minibert.FAMILIES), "each row has a case"
+    advice = "each row of blocks has a case of scripts/reference/encoder.py"
+    assert {case.facts["family"] for case in TINY} == set(BLOCKS) <= set(minibert.FAMILIES), advice
     case = CASE["minilm"]
     with minibert.load_encoder(minilm) as encoder:
         assert encoder.tokenize(case.facts["text"])["input_ids"].tolist() == case.read[0]["plain"]["input_ids"].tolist()

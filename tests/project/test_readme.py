@@ -70,9 +70,10 @@ def test_the_ten_lines_print_what_stands_below_them(minilm: Path, tmp_path: Path
 def test_the_page_of_families_lists_the_blocks_that_there_are() -> None:
     table = FAMILIES.partition("\n## Blocks\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([\w, -]+?)(?:: the encoder)? \|", table, re.MULTILINE)[1:]
-    assert sorted(name for row in rows for name in row.split(", ")) == sorted(ROWS_OF_BLOCKS)
+    advice = "name each in the table of blocks in minibert/families/README.md"
+    assert sorted(name for row in rows for name in row.split(", ")) == sorted(ROWS_OF_BLOCKS), advice
     said = f"the input layer of {len(minibert.FAMILIES)} model types, and the blocks of {len(ROWS_OF_BLOCKS)} of them"
-    assert said in README.replace("\n", " ")
+    assert said in README.replace("\n", " "), "write the two counts in README.md"
 
 
 def test_the_lines_about_words_run_on_tiny_models(tmp_path: Path) -> None:
@@ -192,7 +193,7 @@ def test_a_part_shows_what_its_command_prints(program: str, last_place: float, m
     # and so is a number's width: 4e-08 or 4.1e-08
     both = tuple(re.sub(r" +", " ", re.sub(r" +[\d.]+ %", " ~ %", text)) for text in both)
     texts, numbers = zip(*((re.sub(NUMBER, "~", text), re.findall(NUMBER, text)) for text in both), strict=True)
-    assert texts[0] == texts[1]
+    assert texts[0] == texts[1], f"python scripts/readme/tables.py '{program}' writes it"
     assert np.abs(np.array(numbers[0], float) - np.array(numbers[1], float)).max() < 1.1 * last_place
 
 

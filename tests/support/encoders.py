@@ -172,6 +172,7 @@ def mapped(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
 
 
 def _input_layer(config: Mapping[str, Any], normal: Any, norm: Any) -> dict[str, Array]:
+    """The tensors of BERT's input layer, or those of another that is named here."""
     kind, vocab = config["model_type"], config["vocab_size"]
     if kind == "clip_text_model":
         return {

@@ -111,7 +111,11 @@ def judged(port: Planted, folder: Path, states_alone: bool = False) -> Compariso
 
 @contextmanager
 def patched(model: Any, wrong: Mapping[str, Any]) -> Iterator[dict[int, Any]]:
-    """Attention with what is wrong in all blocks; gives their scores before the mask."""
+    """Attention with what is wrong in all blocks; gives their scores before the mask.
+
+    wrong: "qkv" changes queries, keys and values, "mask" the mask, "hide" adds it to the scores, "after" changes the
+    weights. A batch without a mask, as BERT's without padding, calls only "qkv".
+    """
     kept: dict[int, Any] = {}
     if not wrong:
         yield kept

@@ -131,12 +131,13 @@ def test_each_mistake_is_told_from_the_right_model_and_from_the_others(name: str
             "|projection's factor .*",  # the norm after it divides by the size: only eps shows the factor
             mistake_name,
         )
-        assert changed or can_be_small, mistake_name
+        assert changed or can_be_small, f"{mistake_name!r} changes no number of {name}"
         if changed:
             numbers = np.round(found[changed[0]].astype(np.float64), 3).tobytes() + changed[0].encode()
             other = seen.setdefault(numbers, mistake_name)
             together = any(re.fullmatch(one, other) and re.fullmatch(one, mistake_name) for one in SAME)
-            assert other == mistake_name or together, (other, mistake_name)
+            advice = f"{other!r} and {mistake_name!r} have the same numbers in {name}: a row of SAME may allow it"
+            assert other == mistake_name or together, advice
 
 
 def test_padding_seen_is_seen_in_the_blocks_without_a_window_too(folders: dict[str, Path]) -> None:
