@@ -15,6 +15,7 @@ from reference_files import REFERENCE, changed, opened
 from safetensors.numpy import load_file, save_file
 
 import minibert
+from minibert.equations.fast import Panels
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import SIMILARITIES, splade
 from minibert.families.parts.bound_blocks import lay_out, panel_numbers
@@ -65,7 +66,9 @@ def test_the_map_to_words_has_panels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 33])
 def test_a_vocabulary_with_a_rest(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """150 words are two panels and 22 more, which are multiplied as usual."""
+    """150 words are two panels and 22 more, which are multiplied as usual. Panels never multiply a single row."""
+    linear_of, counts = Panels.linear, set[int]()
+    monkeypatch.setattr(Panels, "linear", lambda panels, x, *args: counts.add(len(x)) or linear_of(panels, x, *args))
     random = np.random.default_rng(0)
     weight, bias, x = (random.standard_normal(shape).astype("f4") for shape in [(150, 40), 150, (count, 40)])
     linear = Linear(weight, bias)
@@ -74,6 +77,7 @@ def test_a_vocabulary_with_a_rest(count: int, monkeypatch: pytest.MonkeyPatch) -
     words, pieces = zip(*heads._pieces(linear, x), strict=True)
     assert [each.start for each in words] == [0, 64, 128]
     assert np.allclose(np.concatenate(pieces, axis=1), x @ weight.T + bias, 0, 1e-5)
+    assert counts == {count + count % 2}
 
 
 def written(vectors: list[SparseVector]) -> Array:

@@ -173,7 +173,7 @@ def _pieces(last: Linear, x: Array, product: Product = steady) -> Iterator[tuple
     labels, width = last.shape
     step, buffer = max(1, min(PIECE // max(TOKENS, len(x)), WEIGHTS // width)), ScratchBuffer()
     step = -(-step // PANEL) * PANEL if last.panels else step
-    rows = np.repeat(x, 2, axis=0) if len(x) == 1 else x  # a single row has other bits
+    rows = np.concatenate([x, x[: len(x) % 2]]) if last.panels else x  # an even count: a single row has other bits
     for first in range(0, labels, step):
         part = last.part(columns := slice(first, first + step))
         if part.panels and product is steady:
