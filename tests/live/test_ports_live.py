@@ -11,7 +11,7 @@ import planted_vectors
 import pytest
 from needed import need_sentence_transformers
 from planted_blocks import OF_STATES, PLANTED
-from planted_names import NAMES, NAMES_OF_STATES
+from planted_names import NAMES, NAMES_OF_LAYERS, NAMES_OF_STATES, judged_of_layer
 from ports import arrays, verify_part
 
 from minibert.equations.input_layer import Array
@@ -52,6 +52,12 @@ def test_of_hidden_states_alone_the_mistake_is_named_too(name: str, tmp_path: Pa
         assert fits == {i: [named] for i, named in planted.fits.items()}, "\n".join(report.lines)
     else:
         assert not any("nothing explains" in line for line in report.lines)
+
+
+@pytest.mark.parametrize("name", NAMES_OF_LAYERS)
+def test_a_mistake_of_an_input_layer_is_named(name: str) -> None:
+    report = judged_of_layer(NAMES_OF_LAYERS[name])
+    assert not report.passed and report.matches == [name], "\n".join(report.lines)
 
 
 @pytest.mark.parametrize(

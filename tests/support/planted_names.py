@@ -6,13 +6,15 @@ A row whose modules have "" is a mistake that the list does not name; no other n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from planted_blocks import B1, BERT, DEBERTA, GEMMA2, LLAMA3, N2, SCORES, T5, TODAY, OfStates
 from planted_ports import (
     Change,
     Planted,
     around,
+    bias,
     called,
     configured,
     every,
@@ -27,6 +29,12 @@ from planted_ports import (
     taken,
     weight,
 )
+from ports import arrays, verify_part
+from reference_files import BY_NAME
+
+from minibert.verify.reference import Reference
+from minibert.verify.report import Comparison
+from minibert.verify.subjects import Subject, batches
 
 NORM, POSITIONS, TYPES = B1 + N2, "position_ids", "embeddings.token_type_embeddings"
 HEADS, SIZE, THETA = 12, 4, 1e4
@@ -60,6 +68,37 @@ def unit_length(own: Any) -> Callable[[Any], Any]:
     import torch
 
     return lambda x: torch.nn.functional.normalize(x, dim=-1) * own.weight
+
+
+def one_pass(own: Any) -> Callable[[Any], Any]:
+    """By NumPy: a variance in one pass is rounding, which each program has of its own."""
+
+    def normed(x: Any) -> Any:
+        y = x.numpy()
+        mean = y.mean(-1, keepdims=True)
+        root = np.sqrt((y * y).mean(-1, keepdims=True) - mean * mean + np.float32(own.eps))
+        return x.new_tensor((y - mean) / root) * own.weight + own.bias
+
+    return normed
+
+
+def far_from_zero(tensors: dict[str, Any]) -> None:
+    tensors[f"{B1}output.dense.bias"] += np.float32(100)
+
+
+def in_steps(w: Any) -> Any:
+    step = w.abs().amax(1, keepdim=True) / 127
+    return (w / step).round() * step
+
+
+def rounded(dtype: str) -> Change:
+    """One map's weight and bias."""
+    import torch
+
+    def narrow(x: Any) -> Any:
+        return x.to(getattr(torch, dtype)).float()
+
+    return several(weight(VALUE, narrow), bias(VALUE, narrow))
 
 
 def normed_first(own: Any) -> Callable[[Any], Any]:
@@ -131,7 +170,7 @@ def turned_by(x: Any, first: int = 0) -> Any:
     import torch
 
     size = x.shape[-1]
-    angle = torch.arange(first, first + x.shape[2])[:, None] * THETA ** (-2 * torch.arange(size // 2) / size)
+    angle = torch.arange(first, first + x.shape[2])[:, None] * THETA ** (torch.arange(size // 2) / size * -2)
     both = torch.cat([angle, angle], -1)
     return turned(x, both.cos(), both.sin())
 
@@ -271,7 +310,7 @@ def normed_twice(model: Any) -> None:
         torch.nn.functional.layer_norm(x, x.shape[-1:], last.weight, last.bias, last.eps))  # fmt: skip
 
 
-LOOKS = BERT + "attention.self."
+LOOKS, VALUE = BERT + "attention.self.", B1 + "attention.self.value"
 OTHER_TYPE, EXPONENT = "attention of the other layer type", "exponent of the frequencies j / d"
 AFTER_TURN = "queries and keys normed after the rotation"
 BACK, UNTURNED = "position to content in the wrong direction", "position to content not transposed"
@@ -301,7 +340,11 @@ NAMES: dict[str, Planted] = {
     "training": Planted("bert", dict.fromkeys(
         ["embeddings.LayerNorm", *(key.format(i=i) for i in range(3) for key in (
             "attentions.{i}", BERT + "attention.output.sum", BERT + "output.sum"))], ""), training),
+    "E[x^2] - E[x]^2": Planted("bert", {NORM: "variance in one pass"}, put(NORM, one_pass), prepare=far_from_zero),
     # -- weights, residuals
+    "a map in float16": Planted("bert", {VALUE: "parameters in float16"}, lambda model: rounded("float16")(model)),
+    "a map in bfloat16": Planted("bert", {VALUE: "parameters in bfloat16"}, lambda model: rounded("bfloat16")(model)),
+    "a map in int8": Planted("bert", {VALUE: "weights in int8"}, weight(VALUE, in_steps)),
     "a loader's loop that forgets i": Planted(
         "bert", {f"{BERT.format(i=i)}{path}": f"weight and bias of {BERT.format(i=0)}{path}"
                  for i in (1, 2) for path in MAPS}, weights_of_block_0),
@@ -419,3 +462,67 @@ NAMES_OF_STATES: dict[str, OfStates] = {
     f"{many} heads": OfStates(in_heads(many), [name])
     for many, name in ((24, "twice as many heads"), (6, "half as many heads"))
 }
+
+
+# -- layers of models without blocks here, and of other batches --------------------------------------------------------
+
+
+class OfLayer(NamedTuple):
+    """A port of a committed input layer, a case of `tests/reference`, which has one mistake."""
+
+    case: str
+    change: Change
+    kinds: tuple[str, ...]
+
+
+def rows_kept(right: Any) -> Any:
+    """XLM's masks, but all rows are kept."""
+
+    def masks(*args: Any, **named: Any) -> Any:
+        rows, seen = right(*args, **named)
+        return rows * 0 + 1, seen
+
+    return masks
+
+
+def with_sinusoids(named: dict[str, Any]) -> Any:
+    rows = named["inputs_embeds"]
+    j = np.arange(rows.shape[-1])
+    angle = np.arange(rows.shape[1])[:, None] / 10000 ** (j // 2 * 2 / len(j))
+    return rows + rows.new_tensor(np.where(j % 2, np.cos(angle), np.sin(angle)))
+
+
+def in_float32(table: Any) -> Any:
+    """Marian's sinusoids from angles in float32."""
+    count, dim = table.shape
+    j = np.arange(0, dim, 2, dtype=np.float32)
+    angle = np.arange(count, dtype=np.float32)[:, None] / np.float32(10000) ** (j / np.float32(dim))
+    return table.new_tensor(np.concatenate([np.sin(angle), np.cos(angle)], 1))
+
+
+NAMES_OF_LAYERS: dict[str, OfLayer] = {
+    "mask ignored in positions": OfLayer("opt", around("decoder.embed_positions", given(
+        position_ids=lambda named: (named["position_ids"] * 0 + 1).cumsum(-1) - 1)), ("plain", "left_pad")),
+    "positions by the ids instead of the mask": OfLayer("opt", around("decoder", given(
+        position_ids=counted_so(lambda named: (ids(named) != 1).long(), -1))),
+        ("plain", "right_pad_no_mask", "mask_unlike_ids")),
+    "cached tokens not counted": OfLayer("gpt2", around("", given(position_ids=counted(0))), ("plain", "cached")),
+    "mask not applied to the rows": OfLayer("xlm", replaced("get_masks", rows_kept), ("plain", "left_pad")),
+    "sinusoids added": OfLayer("t5-encoder", around("encoder", given(inputs_embeds=with_sinusoids)),
+                               ("inputs_embeds",)),
+    "sinusoids from float32 angles": OfLayer("marian-encoder", weight("encoder.embed_positions", in_float32),
+                                             ("plain", "full_length")),
+}  # fmt: skip
+
+
+def judged_of_layer(port: OfLayer) -> Comparison:
+    case = BY_NAME[port.case]
+    with case.layer() as layer:
+        inputs = {kind: batch for kind, batch in batches(layer).items() if kind in port.kinds}
+        reference = Reference(Subject(layer, case.layer), str(case.folder))
+        port.change(model := reference._model)
+        try:
+            traces = {kind: reference.trace(batch) for kind, batch in inputs.items()}
+        finally:
+            getattr(model, "undo", bool)()
+    return verify_part(case.folder, arrays(inputs, traces), side=case.side)
