@@ -211,7 +211,7 @@ def first_block_global(model: Any) -> None:
 def unscaled(model: Any) -> None:
     """Llama 3.1's rotation without its scaling."""
     own = model.rotary_emb.inv_freq
-    model.rotary_emb.inv_freq = own.new_tensor([LLAMA3["rope_theta"] ** (-i / len(own)) for i in range(len(own))])
+    model.rotary_emb.inv_freq = own.new_tensor([5e5 ** (-i / len(own)) for i in range(len(own))])
 
 
 def second_term(change: Callable[[Any, Any, Any], Any]) -> Change:
