@@ -342,6 +342,7 @@ NAMES: dict[str, Planted] = {
             "attentions.{i}", BERT + "attention.output.sum", BERT + "output.sum"))], ""), training),
     "E[x^2] - E[x]^2": Planted("bert", {NORM: "variance in one pass"}, put(NORM, one_pass), prepare=far_from_zero),
     # -- weights, residuals
+    "a map without its bias": Planted("bert", {VALUE: "bias missing"}, bias(VALUE)),
     "a map in float16": Planted("bert", {VALUE: "parameters in float16"}, lambda model: rounded("float16")(model)),
     "a map in bfloat16": Planted("bert", {VALUE: "parameters in bfloat16"}, lambda model: rounded("bfloat16")(model)),
     "a map in int8": Planted("bert", {VALUE: "weights in int8"}, weight(VALUE, in_steps)),
