@@ -11,6 +11,7 @@ import planted_vectors
 import pytest
 from needed import need_sentence_transformers
 from planted_blocks import OF_STATES, PLANTED
+from planted_names import NAMES, NAMES_OF_LAYERS, NAMES_OF_STATES, judged_of_layer
 from ports import arrays, verify_part
 
 from minibert.equations.input_layer import Array
@@ -22,22 +23,28 @@ from minibert.verify.vectors import judge
 pytestmark = pytest.mark.reference
 
 
+ALL = {**PLANTED, **NAMES}
+
+
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (i % 6 > 0)) for i, name in enumerate(PLANTED)]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (i % 6 > 0)) for i, name in enumerate(ALL)]
 )
 def test_a_planted_mistake_is_found_where_it_is_and_named(name: str, tmp_path: Path) -> None:
-    report = planted_ports.judged(PLANTED[name], tmp_path)
+    report = planted_ports.judged(ALL[name], tmp_path)
     assert not report.passed
-    assert {each.key for each in report.local} == set(PLANTED[name].wrong), "\n".join(report.lines)
+    assert {each.key for each in report.local} == set(ALL[name].wrong), "\n".join(report.lines)
     for each in report.local:
-        wanted = PLANTED[name].wrong[each.key]
+        wanted = ALL[name].wrong[each.key]
         assert wanted in each.fits if wanted else not each.fits, "\n".join(report.lines)
 
 
-@pytest.mark.parametrize("name", OF_STATES)
+ALL_OF_STATES = {**OF_STATES, **NAMES_OF_STATES}
+
+
+@pytest.mark.parametrize("name", ALL_OF_STATES)
 def test_of_hidden_states_alone_the_mistake_is_named_too(name: str, tmp_path: Path) -> None:
     """For a port without intermediates of its blocks: as a whole, else block by block."""
-    planted = OF_STATES[name]
+    planted = ALL_OF_STATES[name]
     report = planted_ports.judged(planted.port, tmp_path, states_alone=True)
     assert not report.passed and report.matches == planted.matches, "\n".join(report.lines)
     if planted.fits:
@@ -45,6 +52,12 @@ def test_of_hidden_states_alone_the_mistake_is_named_too(name: str, tmp_path: Pa
         assert fits == {i: [named] for i, named in planted.fits.items()}, "\n".join(report.lines)
     else:
         assert not any("nothing explains" in line for line in report.lines)
+
+
+@pytest.mark.parametrize("name", NAMES_OF_LAYERS)
+def test_a_mistake_of_an_input_layer_is_named(name: str) -> None:
+    report = judged_of_layer(NAMES_OF_LAYERS[name])
+    assert not report.passed and report.matches == [name], "\n".join(report.lines)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def written(root: Path, port: Planted) -> Path:
     name, folder = port.model, root / port.model
     width, encoders.DIM = encoders.DIM, 48 if name in ("bert", "gpt2") else encoders.DIM
     try:
-        encoders.write(folder, name, **settings(name), **port.settings)
+        encoders.write(folder, name, **{**settings(name), **port.settings})
     finally:
         encoders.DIM = width
     tensors = load_file(folder / "model.safetensors")

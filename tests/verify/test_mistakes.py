@@ -10,7 +10,10 @@ from typing import Any
 import encoders
 import loops
 import numpy as np
+import planted_blocks
 import planted_loops
+import planted_names
+import planted_vectors
 import pytest
 from command_line import Patch
 from head_files import HEAD_CASE
@@ -25,7 +28,7 @@ from minibert.verify import verify as verify_module
 from minibert.verify.counterparts import Port
 from minibert.verify.local import alike, local_mistakes
 from minibert.verify.mistakes import MISTAKES
-from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, with_mistake
+from minibert.verify.mistakes.mistake import WITH_EPS, At, Mistake, all_places, begin, with_mistake
 from minibert.verify.reference import Reference
 from minibert.verify.report import Comparison
 from minibert.verify.shipped import Shipped
@@ -84,6 +87,18 @@ def test_the_page_is_made_from_the_list() -> None:
     """`python scripts/readme/mistakes.py` makes it."""
     assert dict(ROWS) == {each.name: each.why for each in reversed(MISTAKES)}
     assert all(each.why.endswith(".") for each in MISTAKES)
+
+
+def test_each_name_is_planted_by_code_that_is_not_the_list_s() -> None:
+    """By modules of transformers, by loops, or by a few lines of NumPy; in vectors by sentence-transformers."""
+    ports = [*planted_blocks.PLANTED.values(), *planted_names.NAMES.values(), *planted_loops.PLANTED.values()]
+    states = [*planted_blocks.OF_STATES.values(), *planted_names.NAMES_OF_STATES.values()]
+    planted = {name for port in ports for name in port.wrong.values()} | {*planted_names.NAMES_OF_LAYERS}
+    planted |= {name for port in states for name in (*port.matches, *port.fits.values())} | {*planted_loops.WHOLE}
+    planted |= {name for name, _ in planted_vectors.PLANTED.values()}
+    text = Path(__file__).with_name("test_names_of_porters.py").read_text("utf-8")
+    left = {mistake.name for mistake in MISTAKES} - planted
+    assert {name for name in left if f'"{name}"' not in text and WITH_EPS not in name} == set()
 
 
 @pytest.mark.parametrize("name", encoders.CONFIGS)

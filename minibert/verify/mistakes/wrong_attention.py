@@ -168,6 +168,17 @@ def causal(at: At, right: bool, wrong: bool, ahead: int = 0) -> Iterator[Step]:
             yield step._replace(formula=partial(visibility_mask, wrong, step.part.window, ahead=ahead))
 
 
+def attention_of_other_type(at: At) -> Iterable[Step]:
+    """Use the window and the rotation of another layer type whose heads are as wide."""
+
+    def other(bound: BoundAttention) -> BoundAttention | None:
+        known = (block.attention for block in at.stack.blocks)
+        found = (x for x in known if x.layer_type != bound.layer_type and x.head_dim == bound.head_dim)
+        return next((bound._replace(window=x.window, layer_type=x.layer_type) for x in found), None)
+
+    return reconfigured(other, "rotation", "keep")(at)
+
+
 def window(change: Callable[[int], int | None]) -> Wrong:
     """Use another window in the blocks that have one."""
     return reconfigured(lambda x: None if x.window is None else x._replace(window=change(x.window)), "keep")
@@ -263,6 +274,11 @@ ATTENTION: tuple[Mistake, ...] = (
               on_vectors=True) for size in (64, 128)),
     Mistake("scores divided by block + 1", "GPT-2 does so only if its config says scale_attn_by_inverse_layer_idx.",
             scale_by_block, on_vectors=True),
+    Mistake("division by sqrt(dim / heads)", "config.json names head_dim, which is another number here.",
+            lambda at: scaled(
+                lambda bound: math.sqrt(bound.heads / at.layer.dim),
+                lambda bound: by_root(bound) and bound.heads * bound.head_dim != at.layer.dim)(at),
+            on_vectors=True, keys=("head_dim",)),
     Mistake("scale by head_dim", "This model's config names the scale of the scores.",
             scaled(lambda bound: 1 / math.sqrt(bound.head_dim),
                    lambda bound: bound.scale != 1 and not by_root(bound)), on_vectors=True),
@@ -279,6 +295,8 @@ ATTENTION: tuple[Mistake, ...] = (
       for name in ("relative bias", "content to position", "position to content")),
     Mistake("relative bias transposed", "The bias of query i and key j is that of the distance j - i.",
             term("relative bias", lambda x: np.swapaxes(x, -1, -2)), on_vectors=True),
+    Mistake("position to content not transposed", "Keys look at positions: rows are keys until they are transposed.",
+            term("position to content", lambda x: np.swapaxes(x, -1, -2))),
     Mistake("relative bias of the other direction", "Keys after the query have separate buckets, if they are seen.",
             other_term(RelativeTerm, lambda bound: with_scheme(bound, bidirectional=not bound.scheme.bidirectional)),
             on_vectors=True),
@@ -295,6 +313,8 @@ ATTENTION: tuple[Mistake, ...] = (
                        if bound.block and bound.first else None), on_vectors=True),
     Mistake("distances in the wrong direction", "A distance is the query's position less the key's, in both terms.",
             other_term(PositionTerm, lambda bound: bound._replace(backward=True))),
+    Mistake("position to content in the wrong direction", "Both terms have the query's position less the key's.",
+            other_term(PositionTerm, lambda bound: bound._replace(backward=True) if bound.of_keys else None)),
     Mistake("distances without log buckets", "Far distances share rows, by their logarithm; only near ones have a row "
             "each.", other_term(PositionTerm, lambda bound: with_scheme(
                 bound, buckets=-1, max_positions=bound.scheme.buckets) if bound.scheme.buckets > 0 else None)),
@@ -329,6 +349,8 @@ ATTENTION: tuple[Mistake, ...] = (
     *(Mistake("window open at one end", WINDOW, open_at_one_end(ahead), keys=WINDOWS) for ahead in (False, True)),
     Mistake("window forgotten", "Some blocks of this model see only near tokens.", window(lambda width: None),
             keys=WINDOWS),
+    Mistake("attention of the other layer type", "config.json says which blocks have a window, and their rope_theta.",
+            attention_of_other_type, on_vectors=True, keys=("layer_types", "global_attn_every_n_layers")),
     Mistake("padding seen", "Padding is not seen, by tokens before it or after it.", padding_seen),
     Mistake("mask taken as a length", "Padding may stand before the text or inside it.",
             other_padding(lambda real: np.arange(real.shape[1]) < real.sum(1, keepdims=True))),

@@ -323,6 +323,8 @@ MODULES: tuple[Mistake, ...] = (
             norm(partial(normed, rms=True, outside=True), True)),
     Mistake("mean subtracted in RMSNorm", "RMSNorm divides by the root of the mean square; the mean stays.",
             norm(normed, True)),
+    Mistake("RMSNorm by the sum of squares", "It divides by the root of the mean square; normalize() takes the sum.",
+            norm(lambda x, eps: x / np.sqrt((x * x).sum(-1, keepdims=True) + eps), True), on_vectors=True),
     Mistake("weight without 1 +", "Gemma's RMSNorm multiplies by 1 + weight.",
             by_part("norm", lambda module: RMSNorm(module.weight, None, module.eps)
                     if getattr(module, "plus", 0) else None), on_vectors=True),

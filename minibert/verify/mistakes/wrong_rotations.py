@@ -121,6 +121,15 @@ def rows_for_neighbours(at: At) -> Iterator[Step]:
             yield step._replace(formula=lambda x, right=step.formula, rows=rows: right(x)[..., rows])
 
 
+def rotated_before_norm(at: At) -> Iterator[Step]:
+    """Rotate queries and keys before their norms."""
+    for turn, path in zip(at.steps("rotation"), at.block.attention.norms if at.block else (), strict=False):
+        if path:
+            before = partial(lambda rotate, x: rotate(x.swapaxes(1, 2)).swapaxes(1, 2), turn.formula)
+            yield at.plan[path]._replace(formula=lambda x, norm=at.plan[path].formula, before=before: norm(before(x)))
+            yield turn._replace(formula=np.asarray)
+
+
 def rotated_unasked(at: At) -> Iterator[Step]:
     """Rotate queries and keys in a model that rotates none, by the angles of Llama's first theta."""
     for step in at.steps("split") if not at.steps("rotation") else ():
@@ -150,6 +159,10 @@ ROTATIONS: tuple[Mistake, ...] = (
     Mistake("rotated where nothing rotates", "Positions act elsewhere in this model: no query or key is rotated.",
             rotated_unasked),
     Mistake("rotated the other way", ROTATED, other_frequencies(np.negative)),
+    Mistake("queries and keys normed after the rotation", "Hunyuan does so; here they are normed, then rotated.",
+            rotated_before_norm, on_vectors=True),
+    Mistake("exponent of the frequencies j / d", "Pair j turns by theta^(-2j / d) from token to token.",
+            other_frequencies(np.sqrt)),
     Mistake("half of each head rotated", "All numbers of a head are rotated, if config.json does not say less.",
             other_rotation(half_of_head)),
     Mistake("rotation of the other layer type", "Blocks with a window have another rope_theta.",
