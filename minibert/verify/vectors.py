@@ -36,6 +36,7 @@ FEW, SEVERAL = 4, 16  # texts that rule most variants out, and texts that tell f
 DECIMALS = range(2, 7)  # a seventh decimal is float32's rounding; with one decimal most vectors are all zeros
 LISTED, ROWS, SHOWN = 20, 5, 60  # most texts in a printed list, most distances, and most letters of a text
 ALIKE = 0.4  # cosine of two differences: measured 0.62 and 0.64 if torch computes all-MiniLM-L6-v2 in ROUNDINGS
+ALIKE_VARIANT = 0.15  # if a variant pools other tokens, which round otherwise: measured 0.24 and 0.25; by chance 0.01
 HALF, TINY = 0.5, 1e-30  # share of a squared difference; against division by 0
 ANOTHER_ORDER = "texts in another order"
 
@@ -240,7 +241,7 @@ class Search:
         """
         right = self.right[self.several]
         near = rms(self.apart) <= ROUNDS * rms(distances(right + change, right))
-        return bool(near and _points_as(self.vectors[self.several] - right, change))
+        return bool(near and _points_as(self.vectors[self.several] - right, change, ALIKE))
 
     def _in_float16(self, change: Array, tried: Sequence[Variant]) -> list[Variant]:
         """Find the variant that was computed in float16: it leaves at most half of what the rounding does not explain.
@@ -254,7 +255,7 @@ class Search:
             if computed.shape == rest[:1].shape and _left(rest[:1], computed - right[:1]) < 1:
                 wrong = self._computed(variant.make, self.several)
                 left = _left(rest, wrong - right)
-                rounds = _points_as(self.vectors[self.several] - wrong, change)  # the rest is float16's
+                rounds = _points_as(self.vectors[self.several] - wrong, change, ALIKE_VARIANT)  # the rest is float16's
                 fits += [(left, variant)] if left <= HALF and rounds else []
         most = ROUNDS * distances(right + change, right).max()
         nearest = [variant._replace(remedy=f"In float16. {variant.remedy}")
@@ -306,10 +307,10 @@ def _nearest(vector: Array, rows: Array) -> int:
     return int(fits.argmax()) if fits.any() else -1
 
 
-def _points_as(difference: Array, change: Array) -> bool:
-    """Return whether a difference is about as long as a rounding's and points in its direction."""
+def _points_as(difference: Array, change: Array, least: float) -> bool:
+    """Return whether a difference is about as long as a rounding's, and their cosine is at least `least`."""
     longer, length = max(np.linalg.norm(difference), np.linalg.norm(change)), np.linalg.norm(change)
-    return bool(np.vdot(difference, change) >= ALIKE * longer * length)
+    return bool(np.vdot(difference, change) >= least * longer * length)
 
 
 def _left(rest: Array, change: Array) -> float:
