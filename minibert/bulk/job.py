@@ -94,7 +94,7 @@ def bulk(
     with locked(folder) as check:
         meta, tables = _begun(folder, json.loads(json.dumps(settings)), texts)
         progress(meta["read"])
-        for table, last in prefetch(lambda shard: shard, _shards(tables, meta), model.pipeline.prefetching):
+        for table, last in prefetch(_shards(tables, meta), model.pipeline.prefetching):
             vectors, meta = _computed(table, {**meta, "last": last}, model, skip, progress)
             meta = _write(folder, table, vectors, meta, check)
         return meta

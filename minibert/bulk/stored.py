@@ -34,6 +34,7 @@ from minibert.models.sentences.comparing import (
     TokenVectors,
     Vectors,
     changed,
+    joined,
     rows_of,
     similarity,
     vectors_of,
@@ -247,10 +248,9 @@ def column_of(vectors: Vectors) -> Any:
     """Return dense vectors, token vectors or sparse vectors as an Arrow array."""
     pa = arrow()
     if isinstance(vectors, list):
-        empty = np.empty(0, np.int64), np.empty(0, np.float32)
-        ids, weights = (np.concatenate(parts) for parts in zip(empty, *vectors, strict=True))
+        ids, weights, offsets = joined(vectors)
         pairs = pa.StructArray.from_arrays([pa.array(ids.astype(np.int32)), pa.array(weights)], ["id", "weight"])
-        return pa.LargeListArray.from_arrays(np.cumsum([0, *(len(vector.ids) for vector in vectors)]), pairs)
+        return pa.LargeListArray.from_arrays(offsets, pairs)
     rows = rows_of(vectors)
     lists = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1])
     return pa.LargeListArray.from_arrays(vectors.offsets, lists) if isinstance(vectors, TokenVectors) else lists

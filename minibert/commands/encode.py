@@ -79,19 +79,14 @@ def run_encode(arguments: Any) -> None:
 
 def _output_sparse(vectors: Iterator[Any], output: Path | None) -> None:
     """Print a line of id:weight for each text, or write the ids and weights of all texts, one after another."""
-    import numpy as np
-
     from minibert.files.arrays import write_arrays
+    from minibert.models.sentences.comparing import joined
 
     if output is None:
         for chunk in vectors:
             print_lines(" ".join(f"{i}:{weight:.9g}" for i, weight in zip(*vector, strict=True)) for vector in chunk)
         return
-    all_vectors = [vector for chunk in vectors for vector in chunk]
-    empty = np.empty(0, np.int64), np.empty(0, np.float32)
-    ids, weights = (np.concatenate(parts) for parts in zip(empty, *all_vectors, strict=True))
-    offsets = np.cumsum([0, *(len(vector.ids) for vector in all_vectors)])
-    arrays = {"ids": ids, "weights": weights, "offsets": offsets}
+    arrays = dict(zip(("ids", "weights", "offsets"), joined([*chain.from_iterable(vectors)]), strict=True))
     write_arrays(output, arrays)
     tell(f"wrote {output}: " + ", ".join(f"{name} {array.shape}" for name, array in arrays.items()))
 

@@ -57,7 +57,9 @@ class Panels(NamedTuple):
 
     @classmethod
     def of(cls, weight: Array, memory: Array | None = None) -> Panels:
-        """Lay out a weight (out, in), with `out` a multiple of PANEL, in `memory`, as many numbers in one row.
+        """Lay out the whole panels of a weight (out, in), in `memory`: one row of as many numbers as they have.
+
+        Outputs after the last whole panel are left out.
 
         Without `memory` nothing is copied: the numbers of the weight must then lie in the order (in, out).
 
@@ -65,11 +67,11 @@ class Panels(NamedTuple):
         >>> [panels.shape for _, panels in Panels.of(weight, np.empty(weight.size, np.float32)).pieces]
         [(2, 448, 64), (2, 240, 64), (2, 212, 64)]
         """
-        outputs, width = weight.shape
+        outputs, width = len(weight) // PANEL * PANEL, weight.shape[1]
         edges = [0]
         while (left := width - edges[-1]) > 0:  # a rest below two cuts is halved, at a multiple of 16
             edges.append(edges[-1] + (CUT if left >= 2 * CUT else left if left <= CUT else -(-(left // 2) // 16) * 16))
-        panels = weight.reshape(outputs // PANEL, PANEL, width).transpose(0, 2, 1)
+        panels = weight[:outputs].reshape(outputs // PANEL, PANEL, width).transpose(0, 2, 1)
         pieces = list[tuple[slice, Array]]()
         for begin, end in pairwise(edges):
             piece = panels[:, begin:end]

@@ -80,13 +80,13 @@ def parallel_for(work: Callable[[K], object], blocks: Iterable[K], threads: int)
         raise failed.pop(0)
 
 
-def prefetch(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterator[T]:
-    """Yield make(key) for each key in turn; at_once: another thread reads and makes the next one meanwhile.
+def prefetch(items: Iterable[T], at_once: bool) -> Iterator[T]:
+    """Yield the items in turn; at_once: another thread makes the next one meanwhile.
 
-    An error is raised after all earlier results. A caller that stops early does not wait: the next key may come from a
+    An error is raised after all earlier items. A caller that stops early does not wait: the next item may come from a
     silent pipe.
     """
-    results = map(make, keys)
+    results = iter(items)
     if not at_once:
         yield from results
         return

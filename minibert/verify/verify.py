@@ -22,6 +22,7 @@ from minibert.families.static import STATIC
 from minibert.files.writing import same_file
 from minibert.models.open.load import is_folder, load
 from minibert.models.open.load_encoder import load_encoder
+from minibert.models.open.options import OPTIONS
 from minibert.models.sentences.sentences import complete, shows
 from minibert.threads.computing import on_one_thread
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 Against: TypeAlias = "str | os.PathLike[str] | Mapping[str, Array]"
 FORMATS = ("float32", "float16", "bfloat16", "q8_0")  # formats in which a port may compute
-HUB = ("revision", "local_files_only")  # options of the functions that open a model
 VECTORS = (".npy", ".jsonl", ".parquet")  # endings of files of vectors; .parquet is refused with an explanation
 
 
@@ -113,7 +113,7 @@ def compare(
     from .vectors import verify_vectors
 
     texts = list(chosen["texts"]) or None
-    hub = {name: chosen[name] for name in HUB}
+    hub = {name: chosen[name] for name in OPTIONS["hub"]}
     return verify_vectors(os.fspath(model), numbers, texts, tolerance=chosen["tolerance"], **hub)
 
 
@@ -133,9 +133,9 @@ def verify(
     Raises ValueError if there is nothing to compare with and nothing to save, if `save` is the file to compare with or
     one of the model's own, and for an `only` that the model does not know.
     """
-    settings = {**DEFAULTS, "encoder": False, **options}
+    settings = complete(DEFAULTS, compare, (), {"encoder": False, **options})
     encoder, side, only, tolerance = (settings[name] for name in ("encoder", "side", "only", "tolerance"))
-    form, chosen, hub = settings["format"], settings["batches"], {name: settings[name] for name in HUB}
+    form, chosen, hub = settings["format"], settings["batches"], {name: settings[name] for name in OPTIONS["hub"]}
     if save is not None and isinstance(against, str | os.PathLike) and same_file(save, against):
         raise ValueError(f"{save} and {against} are one file: saving would overwrite the numbers to compare with")
     if only is not None and (against is None or isinstance(only, str) or not only):

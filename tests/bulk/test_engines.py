@@ -110,7 +110,7 @@ def test_with_one_thread_nothing_is_tokenized_on_another(count: int, ahead: bool
         opened = open_vectors(TINY, threads=count)
         with opened.model:
             bulk(Texts([str(tmp_path / "texts.txt")]), tmp_path / "out", opened, {})
-    assert [call.args[2] for call in asked.call_args_list] == [ahead] * 3
+    assert [call.args[1] for call in asked.call_args_list] == [ahead] * 3
 
 
 COUNT = 500_000  # their vectors are 730 MiB

@@ -249,7 +249,7 @@ def called(name: str) -> list[int]:
     elif name == "parallel_for":
         parallel_for(done.append, range(6), 3)
     else:
-        with contextlib.closing(prefetch(int, range(6 if name == "prefetch" else 9), at_once=True)) as made:
+        with contextlib.closing(prefetch(map(int, range(6 if name == "prefetch" else 9)), at_once=True)) as made:
             done.extend(islice(made, 6))  # type: ignore[arg-type]
     return sorted(done)
 

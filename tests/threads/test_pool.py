@@ -42,7 +42,7 @@ def test_a_waiting_caller_does_what_no_thread_does() -> None:
     done: list[int] = []
     parallel_for(done.append, range(5), 3)
     assert sorted(done) == [0, 1, 2, 3, 4]
-    assert list(prefetch(str, range(5), at_once=True)) == ["0", "1", "2", "3", "4"]
+    assert list(prefetch(map(str, range(5)), at_once=True)) == ["0", "1", "2", "3", "4"]
 
 
 def test_no_more_threads_than_blocks_and_none_for_a_single_text() -> None:
@@ -69,7 +69,7 @@ def test_stopping_waits_for_no_key_that_is_being_read() -> None:
         reading.set()
         goes_on.wait()
 
-    found = prefetch(str, keys(), at_once=True)
+    found = prefetch(map(str, keys()), at_once=True)
     assert next(found) == "0"
     assert reading.wait()
     found.close()  # type: ignore[attr-defined]  # a generator
@@ -134,7 +134,7 @@ def test_an_error_of_a_helper_reaches_the_caller() -> None:
 
 
 def test_an_error_comes_after_what_was_made_before_it() -> None:
-    found = prefetch(lambda key: 1 // key, [1, 1, 0, 1], at_once=True)
+    found = prefetch((1 // key for key in [1, 1, 0, 1]), at_once=True)
     assert [next(found), next(found)] == [1, 1]
     with pytest.raises(ZeroDivisionError):
         next(found)
@@ -155,7 +155,7 @@ def work(block):
 def keys():
     yield "read"
     never.acquire()
-print(next(prefetch(str, keys(), True)))
+print(next(prefetch(map(str, keys()), True)))
 try:
     parallel_for(work, range(3), 3)
 except KeyboardInterrupt:

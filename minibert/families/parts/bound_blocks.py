@@ -96,7 +96,6 @@ def panel_numbers(linear: Linear) -> int:
 def lay_out(maps: Sequence[Linear], memory: Array | None) -> None:
     """Split the weight that these maps share into panels: a copy in `memory`, or views if it is column-major."""
     weight = maps[0].matrix(ScratchBuffer())
-    weight = weight[: len(weight) // PANEL * PANEL]
     if maps[0].column_major:
         panels = Panels.of(weight)
     elif memory is not None:

@@ -165,6 +165,10 @@ class Lookup(Step):
         """Return the ids for a call without ids, or None to skip the step."""
         return None
 
+    def lowest(self) -> int:
+        """Return the smallest id that a caller may pass."""
+        return 0
+
 
 class Tokens(Lookup):
     """x = word[input_ids], or the caller's inputs_embeds.
@@ -264,6 +268,9 @@ class Positions(Lookup):
     def first(self, config: Config) -> int:
         """Return the position of the first token: RoBERTa starts after its padding row."""
         return self.padding(config) + 1 if self.rule == "padding" else 0
+
+    def lowest(self) -> int:
+        return -1 if self.rule == "mask" and self.extra else 0  # the rule's number for a masked token
 
     def padding(self, config: Config) -> int:
         return self.padding_idx if isinstance(self.padding_idx, int) else config.integer("pad_token_id")

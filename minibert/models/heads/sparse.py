@@ -12,13 +12,12 @@ from minibert.equations.fast import check_ids
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import splade
 from minibert.equations.similarity import top_indices
-from minibert.errors import CheckpointError
 from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.steps import Inputs
 from minibert.files.tokenizer import Encoded, Texts, listed
 from minibert.models.run.attributes import check_positive, hinted
 from minibert.models.run.packing import Packed
-from minibert.models.run.pipeline import NOT_FINITE, TextPipeline
+from minibert.models.run.pipeline import TextPipeline, finite
 from minibert.models.sentences.comparing import SparseVector, vectors_of
 from minibert.models.sentences.folder import SPARSE
 from minibert.models.sentences.sentences import ENCODE, Sentences, check_options, complete, given_once
@@ -48,9 +47,7 @@ class SparsePipeline(TextPipeline):
         number = np.concatenate(texts)
         order = np.argsort(number, kind="stable")  # within a text the words stay in their order
         cuts = np.searchsorted(number[order], np.arange(len(ends) + 1))
-        all_ids, all_weights = np.concatenate(ids)[order], np.concatenate(weights)[order]
-        if not np.isfinite(all_weights).all():
-            raise CheckpointError(NOT_FINITE)
+        all_ids, all_weights = np.concatenate(ids)[order], finite(np.concatenate(weights)[order])
         spans = pairwise(cuts.tolist())
         return [keep_largest(SparseVector(all_ids[a:b], all_weights[a:b]), self.most) for a, b in spans]
 

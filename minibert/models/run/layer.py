@@ -61,13 +61,10 @@ class InputLayer(OfModules):
         self._vocab, self._width = steps[0].module.table.shape
         self._embeds_shape = f"(batch, seq, {self._width})"
         # all lookups except the word lookup: a step, the rows of its table, and the smallest id that may be passed
-        self._lookups = list[tuple[Lookup, int, int]]()
-        self._counted = False  # whether positions are counted by the mask; that of a masked token is -1
-        for step, module in steps:
-            if isinstance(step, Lookup) and step.ids != "input_ids":
-                counted = isinstance(step, Positions) and step.rule == "mask"
-                self._lookups.append((step, module.table.shape[0], -1 if counted and step.extra else 0))
-                self._counted |= counted
+        self._lookups = [(step, module.table.shape[0], step.lowest()) for step, module in steps
+                         if isinstance(step, Lookup) and step.ids != "input_ids"]  # fmt: skip
+        # whether positions are counted by the mask
+        self._counted = any(isinstance(step, Positions) and step.rule == "mask" for step, _, _ in self._lookups)
         self._masks = [step for step, _ in steps if isinstance(step, Mask)]
         self._reads_mask = bool(self._masks) or self._counted
         types = (step for step, _ in steps if isinstance(step, Add) and step.ids == "token_type_ids")

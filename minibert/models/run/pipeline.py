@@ -33,7 +33,6 @@ P = TypeVar("P", bound="TextPipeline")
 Truncated = tuple[int, int]  # the number of a text, from 0, and how many of its tokens were left out
 CHUNK = 512  # texts sorted by length together; this bounds the memory beyond the result
 BROKEN = "a weight in its file is NaN, or too large; fetch the file again"  # the end of errors about NaN and infinity
-NOT_FINITE = f"the model gives NaN or infinity where a vector was expected: {BROKEN}"
 
 
 class TextPipeline:
@@ -98,7 +97,7 @@ class TextPipeline:
                 yield start, self.tokenize(chunk, start)
                 start += len(chunk)
 
-        for start, encoded in prefetch(lambda chunk: chunk, tokenized(), prefetching and self.prefetching):
+        for start, encoded in prefetch(tokenized(), prefetching and self.prefetching):
             yield self.vectors(encoded, start)
 
     @property
@@ -144,7 +143,7 @@ class TextPipeline:
             for i, result in zip(tile.texts.tolist(), pooled, strict=True):
                 results[i] = result
 
-        with np.errstate(over="ignore", invalid="ignore"):  # `pool` raises
+        with np.errstate(over="ignore", invalid="ignore"):  # `finite` raises
             self.run([*different.values()], put)
         if len(different) == len(encoded):
             return results
@@ -181,9 +180,7 @@ class TextPipeline:
         for step in self.after:
             y = step(y)
         y = y[:, : self.dim]
-        y = normalized(y) if self.normalize else y
-        if not np.isfinite(y).all():
-            raise CheckpointError(NOT_FINITE)
+        y = finite(normalized(y) if self.normalize else y)
         return y if self.poolings else [rows.copy() for group in groups for rows in group.select(y)]
 
     def noting(self: P, truncated: list[Truncated]) -> P:
@@ -191,6 +188,13 @@ class TextPipeline:
         pipeline = copy(self)
         pipeline.truncated = truncated
         return pipeline
+
+
+def finite(vectors: Array) -> Array:
+    """Return finished vectors. Raises CheckpointError for NaN and infinity."""
+    if not np.isfinite(vectors).all():
+        raise CheckpointError(f"the model gives NaN or infinity where a vector was expected: {BROKEN}")
+    return vectors
 
 
 def chunked(texts: Iterable[K], size: int) -> Iterator[list[K]]:

@@ -25,6 +25,18 @@ class SparseVector(NamedTuple):
     weights: Array
 
 
+def joined(vectors: Sequence[SparseVector]) -> tuple[Array, Array, Array]:
+    """Join sparse vectors: all ids, all weights, and offsets: vector i has the ids offsets[i] to offsets[i + 1] - 1.
+
+    >>> ids, weights, offsets = joined([SparseVector(np.array([i]), np.array([0.5])) for i in (2, 7)])
+    >>> ids, offsets
+    (array([2, 7]), array([0, 1, 2]))
+    """
+    empty = SparseVector(np.empty(0, np.int64), np.empty(0, np.float32))
+    ids, weights = (np.concatenate(parts) for parts in zip(empty, *vectors, strict=True))
+    return ids, weights, np.cumsum([0, *(len(vector.ids) for vector in vectors)])
+
+
 @final
 class TokenVectors(Sequence[Array]):
     """Token vectors of texts, concatenated: text i has the rows offsets[i] to offsets[i + 1] - 1.
