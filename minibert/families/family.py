@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from minibert.errors import CheckpointError
@@ -92,7 +92,13 @@ class Family(Frozen):
 
     def steps_for(self, side: str) -> tuple[Step, ...]:
         """Return the steps of one side of the model; "{side}" and "{other}" become the names of the two sides."""
-        return _steps_of(self, side)
+        other = "decoder" if side == "encoder" else "encoder"
+        steps = self.decoder if side == "decoder" and self.decoder else self.steps
+
+        def fill(text: str) -> str:
+            return text.replace("{side}", side).replace("{other}", other)
+
+        return tuple(replace(step, path=fill(step.path), names=tuple(map(fill, step.names))) for step in steps)
 
     def scope_for(self, side: str) -> tuple[str, ...]:
         """List the beginnings of the names of all tensors of this input layer."""
@@ -101,14 +107,3 @@ class Family(Frozen):
     def accepts(self, argument: str) -> bool:
         """Return whether an argument may be passed though no step uses it: it is switched off, or acts later."""
         return argument in self.later_arguments or any(getattr(step, "ids", None) == argument for step in self.steps)
-
-
-@cache
-def _steps_of(family: Family, side: str) -> tuple[Step, ...]:
-    other = "decoder" if side == "encoder" else "encoder"
-    steps = family.decoder if side == "decoder" and family.decoder else family.steps
-
-    def fill(text: str) -> str:
-        return text.replace("{side}", side).replace("{other}", other)
-
-    return tuple(replace(step, path=fill(step.path), names=tuple(map(fill, step.names))) for step in steps)
