@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -45,11 +46,13 @@ LOWEST_CONTRAST = """() => {
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
+    # a Chromium that is told to end may leave a file of its own in the folder of temporary files
+    own = {**os.environ, "TMPDIR": str(tmp_path_factory.mktemp("chromium"))}
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(ARGUMENTS))
+        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(ARGUMENTS), env=own)
         yield chromium
         chromium.close()
 
