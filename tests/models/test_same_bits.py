@@ -159,9 +159,14 @@ def test_panels_with_every_kernel(name: str, tmp_path: Path, monkeypatch: pytest
     with minibert.load_encoder(folder, mmap=True) as encoder:
         usual = encoder(ids, attention_mask=mask)
     monkeypatch.setattr(load_encoder, "kernel", lambda: Kernel("of any name", Rows(), Rows(), small=True))
-    with minibert.load_encoder(folder) as encoder:
+    with (
+        minibert.load_encoder(folder) as encoder,
+        mock.patch.object(fast.Panels, "linear", autospec=True, side_effect=fast.Panels.linear) as products,
+    ):
         assert encoder.stack.panel_rows
         assert np.abs(encoder(ids, attention_mask=mask) - usual).max() < LAST_BITS
+        halves = len(encoder.stack.blocks) * (name == "modernbert")  # one map of each block is two products
+        assert products.call_count == len(encoder.stack._maps) + halves
     monkeypatch.setattr(load_encoder, "memory", lambda: 1000)  # bytes: no place for a copy
     with minibert.load_encoder(folder) as encoder:
         assert encoder.stack.panel_rows == (fast.FEW if name == "gpt2" else 0)  # whose panels are views

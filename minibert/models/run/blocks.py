@@ -79,7 +79,11 @@ class Stack:
         self._same_bits = same_bits
         if same_bits:
             self.rows  # noqa: B018  raises if the kernel cannot keep it
-        self.bound = self.bind()
+
+    @cached_property
+    def bound(self) -> tuple[tuple[Parts, ...], Norms, Work | None, Work | None]:
+        """`bind` without a hook. The first run asks for it: weights are laid out after the stack is made."""
+        return self.bind()
 
     def bind(self, hook: Hook | None = None) -> tuple[tuple[Parts, ...], Norms, Work | None, Work | None]:
         """Return the blocks, the last norm, the last map and the pieces, ready to run.
