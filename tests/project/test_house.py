@@ -28,7 +28,7 @@ NOT_ENTERED = {"<module>", "<genexpr>", "<lambda>", "<listcomp>", "<dictcomp>", 
 # use -> at most so many functions, files, and returns to a file that was left: a tenth above the counts of today
 LIMITS = {
     "encode": (71, 14, 19),
-    "load_encoder": (165, 28, 59),
+    "load_encoder": (165, 28, 64),
     "verify": (353, 46, 146),
     "bulk": (403, 51, 171),
 }
