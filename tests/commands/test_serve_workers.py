@@ -31,8 +31,8 @@ PROGRAMS = {
     "uvicorn": ("uvicorn", "--workers", "2", "--port", "0", "--factory", CREATE),
 }  # fmt: skip
 # uvicorn would end a worker that does not answer it for 5 s, on a busy machine, and start another; a variable, since
-# older versions have no such option; a minute, since it waits so long for one that is killed while it is asked
-PATIENT = {"UVICORN_TIMEOUT_WORKER_HEALTHCHECK": "60"}
+# older versions have no such option; no more than 20 s, since it waits so long for one that is killed while it is asked
+PATIENT = {"UVICORN_TIMEOUT_WORKER_HEALTHCHECK": "20"}
 ASKED = 'minibert_requests_total{path="/embed",status="200"}'
 
 
