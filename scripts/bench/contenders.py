@@ -14,6 +14,7 @@ served  case (callers): ten texts from each caller, a request for each text; the
 from __future__ import annotations
 
 import ast
+import atexit
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -37,7 +38,8 @@ SINGLE = 9  # texts in the case "one text"
 BATCH = 32  # the default of sentence-transformers
 FEWER = 600  # the most texts for a whole model beside a static model, which is a hundred times as fast
 EACH = 10  # requests of each caller of a server
-OPEN = ExitStack()  # ends with the process
+OPEN = ExitStack()  # what ends with the process
+atexit.register(OPEN.close)
 
 
 def cores() -> int:
