@@ -38,7 +38,7 @@ SINGLE = 9  # texts in the case "one text"
 BATCH = 32  # the default of sentence-transformers
 FEWER = 600  # the most texts for a whole model beside a static model, which is a hundred times as fast
 EACH = 10  # requests of each caller of a server
-OPEN = ExitStack()  # what ends with the process
+OPEN = ExitStack()  # resources that end with the process
 atexit.register(OPEN.close)
 
 
