@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.check
 ROOT = Path(__file__).parents[2]
 # pattern -> how a sentence matches, and the most hits in each group of files
 PATTERNS = {

@@ -19,6 +19,7 @@ from command_line import Patch, Printed
 import minibert
 from minibert.cli import main
 
+pytestmark = pytest.mark.check
 PACKAGE = Path(minibert.__file__).parent
 ROOT = Path(__file__).parents[2]
 LONGEST = 500  # lines of a file
