@@ -30,7 +30,7 @@ import minibert
 
 from .children import at_once, ended, server
 from .models import MINILM, real_model, short_texts
-from .names import ALONE, INSIDE, ONNX, PEER, PRODUCTS, ROWS, STATIC
+from .names import ALONE, BEFORE, INSIDE, ONNX, OURS, PEER, PRODUCTS, ROWS, STATIC, TORCH
 
 Call = Callable[[], Any]
 Prepare = Callable[..., tuple[Call, float]]
@@ -46,11 +46,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def ours(who: str, folder: str) -> Any:
+def ours(who: str, folder: str, load: Callable[..., Any] = minibert.load_encoder) -> Any:
+    """Load minibert for a contender that is minibert; a peer whose name was mistaken must not be measured as one."""
+    if who not in (BEFORE, MINILM) and who.partition(", ")[0] != OURS:
+        raise RuntimeError(f"expected a contender's name, found {who!r}")
     if not Path(minibert.__file__).is_relative_to(Path.cwd()):
         raise RuntimeError(f"expected minibert in {Path.cwd()}, found {minibert.__file__}")
     option, _, value = who.partition(", ")[2].partition("=")
-    return minibert.load_encoder(folder, **({option: ast.literal_eval(value)} if value else {}))
+    return load(folder, **({option: ast.literal_eval(value)} if value else {}))
 
 
 # -- ids -----------------------------------------------------------------------------------------------------------
@@ -61,17 +64,17 @@ def seeded(batch: int, seq: int) -> Any:
 
 
 def layer(who: str, folder: str, file: str) -> Prepare:
-    if who == "transformers":
-        module = torch_model("transformers, eager", folder).embeddings
+    if who.startswith(TORCH):
+        module = torch_model(who, folder).embeddings
         return lambda *shape: (torch_call(lambda ids: module(input_ids=ids), seeded(*shape)), 1)
     if who == ROWS:
         table = minibert.load(folder).word_embeddings.weight
         return lambda *shape: (partial(np.take, table, seeded(*shape), axis=0, mode="clip"), 1)
-    return lambda *shape: (partial(minibert.load(folder), seeded(*shape)), 1)
+    return lambda *shape: (partial(ours(who, folder, minibert.load), seeded(*shape)), 1)
 
 
 def ids(who: str, folder: str, file: str) -> Prepare:
-    if who.startswith("transformers"):
+    if who.startswith(TORCH):
         model = torch_model(who, folder)
         return lambda *shape: (torch_call(lambda given: model(given).last_hidden_state, seeded(*shape)), 1)
     if who == ONNX:

@@ -36,6 +36,9 @@ def test_every_part_names_contenders_models_and_functions_that_are_there() -> No
             peers = {way for _, limits in part.cases.values() for peer in limits for way in WAYS.get(peer, (peer,))}
             strangers = {peer for peer in peers if peer not in OF_OURS and not peer.startswith(f"{OURS}, ")}
             assert {peer.replace(",", "").partition(" ")[0] for peer in strangers} <= set(NEEDS)
+            for peer in strangers:  # a peer that is measured as minibert would be exactly as fast
+                with pytest.raises(RuntimeError, match=f"found '{peer}'"):
+                    contenders.ours(peer, "")
 
 
 def test_one_core_has_the_limits_of_its_texts() -> None:
