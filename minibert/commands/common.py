@@ -271,7 +271,7 @@ def tell_truncated(
 ) -> None:
     """Print which texts, pairs or questions were truncated, if any, and how many of their tokens were left out.
 
-    line: the name of one in the message, if it is not `what`. empty: the numbers of the lines that were skipped.
+    line: the name of one in the message, if it is not `noun`. empty: the numbers of the lines that were skipped.
     """
     if not (texts := sorted(truncated)):
         return

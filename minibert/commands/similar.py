@@ -119,7 +119,7 @@ def nearest(
 ) -> list[tuple[float, str]]:
     """Return the k lines of a file nearest to a text, best first, each with its similarity.
 
-    truncated, of_lines, empty: receive the text if it is truncated, the truncated lines, and the empty lines.
+    truncated, truncated_lines, empty: receive the text if it is truncated, the truncated lines, and the empty lines.
 
     Lines are read in chunks: memory holds the best lines and one chunk.
     """

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from importlib.metadata import version
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from limits import CHILD_SECONDS
 from needed import absent, module_of, need
 
 import minibert
+from minibert.bulk.job import ROWS_PER_SHARD
 from minibert.cli import _opened, main
 from minibert.families.rows import BLOCKS as ROWS_OF_BLOCKS
 
@@ -109,6 +111,11 @@ def test_the_figures_are_those_of_the_benchmarks_last_run(monkeypatch: Patch) ->
     size = sum(figures.closure(figures.NAME).values()) / 1e6
     (said,) = re.findall(r"\| installed, .*? \| (\d+) MB \|", shown)
     assert 0.9 * int(said) < size < 1.3 * int(said)  # the oldest NumPy is larger by a fifth of all
+
+
+def test_the_page_of_the_benchmark_counts_the_shards_of_a_billion_rows() -> None:
+    page = (ROOT / "scripts/bench/README.md").read_text(encoding="utf-8")
+    assert f"in {ceil(1e9 / ROWS_PER_SHARD):,} shards of {ROWS_PER_SHARD:,} rows" in page
 
 
 @pytest.mark.reference
