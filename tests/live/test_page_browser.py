@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import BERT, DISTILBERT, ELECTRA, GPT2, T5, wordpiece_json, write, write_byte_level, write_wordpiece
-from in_browser import CONTRAST, Open, lowest_contrast
+from in_browser import CONTRAST, Open, lowest_contrast, patient
 from needed import missing
 
 import minibert
@@ -246,7 +246,8 @@ def test_each_page_fits_and_stays_at_home(width: int, scheme: str, browser: Any)
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(SITE)))
     Thread(target=server.serve_forever, daemon=True).start()
     home = f"http://127.0.0.1:{server.server_port}/"
-    tab = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 800})
+    context = patient(browser, color_scheme=scheme, viewport={"width": width, "height": 800})
+    tab = context.new_page()
     asked: list[str] = []
     tab.on("request", lambda request: request.url.startswith((home, "data:", "blob:")) or asked.append(request.url))
     wide = []
@@ -258,9 +259,11 @@ def test_each_page_fits_and_stays_at_home(width: int, scheme: str, browser: Any)
             wide.append(path.name)
     tab.goto(f"{home}index.html")
     tab.locator("label[for=__search]:visible, input[data-md-component=search-query]:visible").first.click()
-    tab.locator("input[data-md-component=search-query]").fill("semantic_search")
+    # text that is filled in before the index is read may be lost
+    tab.locator(".md-search-result__meta", has_not_text="Initializing search").wait_for(state="attached")
+    tab.locator("input[data-md-component=search-query]").press_sequentially("semantic_search")
     tab.locator(".md-search-result__link[href*='minibert.semantic_search']").first.wait_for()
-    tab.close()
+    context.close()
     server.shutdown()
     server.server_close()
     assert (asked, wide) == ([], [])
@@ -268,7 +271,8 @@ def test_each_page_fits_and_stays_at_home(width: int, scheme: str, browser: Any)
 
 def test_a_page_of_the_course_opens_its_answers_its_pictures_and_the_page_to_click_through(browser: Any) -> None:
     path = built("course/where_heads_look.html")
-    tab = browser.new_page(viewport={"width": 390, "height": 800}, has_touch=True)
+    context = patient(browser, viewport={"width": 390, "height": 800}, has_touch=True)
+    tab = context.new_page()
     tab.goto(path.as_uri())
     answer = tab.locator("details:has(summary:text-is('Answer 1'))")
     assert not answer.locator("p:not(.admonition-title)").first.is_visible()
@@ -284,7 +288,7 @@ def test_a_page_of_the_course_opens_its_answers_its_pictures_and_the_page_to_cli
     frame, page = tab.locator("a.wide").first.bounding_box()["width"], tab.evaluate("document.body.scrollWidth")
     picture.tap()
     tab.wait_for_url("**/where_heads_look-1.png")
-    tab.close()
+    context.close()
     assert frame < page <= 390 < shown <= drawn
 
 

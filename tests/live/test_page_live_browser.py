@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from in_browser import CONTRAST, lowest_contrast, went
-from served import SECONDS, live_served
+from in_browser import CONTRAST, lowest_contrast, patient, went
+from served import live_served
 
 import minibert
 from minibert.equations.blocks import softmax
@@ -35,8 +35,7 @@ class Tab:
 
     def __init__(self, browser: Any, url: str, **options: Any) -> None:
         self.complaints: list[str] = []
-        self.context = browser.new_context(**options)
-        self.context.set_default_timeout(1000 * SECONDS)
+        self.context = patient(browser, **options)
         self.tab = went(self.context, url, self.complaints, url.partition("?")[0])
 
     def __getattr__(self, name: str) -> Any:

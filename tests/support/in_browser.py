@@ -17,6 +17,7 @@ ARGUMENTS = (
 )  # fmt: skip
 # contrast that WCAG 2.2 asks of text (AA)
 CONTRAST = 4.5
+PATIENCE = 300_000  # ms for what a page shows at once, on a machine that is busy with other things
 SENTENCE = "The bank of the river was muddy"
 
 Open = Callable[..., Any]
@@ -77,9 +78,8 @@ def opened(request: pytest.FixtureRequest, browser: Any, tmp_path: Path) -> Iter
 
     def open_page(html: str, width: int = 1100, **options: Any) -> Any:
         (tmp_path / "page.html").write_text(html, encoding="utf-8", newline="")
-        context = browser.new_context(
-            color_scheme=request.param, viewport={"width": width, "height": 800}, offline=True, **options
-        )
+        size = {"width": width, "height": 800}
+        context = patient(browser, color_scheme=request.param, viewport=size, offline=True, **options)
         contexts.append(context)
         return went(context, (tmp_path / "page.html").as_uri(), complaints, "file:")
 
@@ -93,6 +93,12 @@ def opened(request: pytest.FixtureRequest, browser: Any, tmp_path: Path) -> Iter
 def shown(opened: Open, real: tuple[Any, str]) -> tuple[Any, Any]:
     """The real model, and its page in a tab."""
     return real[0], opened(real[1])
+
+
+def patient(browser: Any, **options: Any) -> Any:
+    context = browser.new_context(**options)
+    context.set_default_timeout(PATIENCE)
+    return context
 
 
 def went(context: Any, address: str, complaints: list[str], *own: str) -> Any:
