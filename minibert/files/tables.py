@@ -9,8 +9,9 @@ all, is converted once. A weight of a block is used whole. If a mapped file stor
 `array` returns the mapped numbers, which processes share; a misaligned tensor is copied. Any other format is converted
 once; with `low_memory` it stays mapped, and each use converts it into a `ScratchBuffer`. A weight in memory is laid out
 column-major by `column_major`, also one that `mmap=False` has read. With `mmap=None`, the default of `load_encoder`,
-and an AVX-512 kernel the mapped weights of the blocks' products are also copied as panels (`equations.fast.Panels`), if
-all of them need at most half of the memory. An adapter's sums and a remote file's rows are in memory.
+and an AVX-512 kernel the mapped weights of the blocks' products, and a sparse model's map to words, are also copied as
+panels (`equations.fast.Panels`), if all of them need at most half of the memory. An adapter's sums and a remote file's
+rows are in memory.
 """
 
 from __future__ import annotations
