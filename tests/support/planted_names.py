@@ -319,8 +319,9 @@ MAPS = ("attention.self.query", "attention.self.key", "attention.self.value", "a
         "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm")  # fmt: skip
 NAMES: dict[str, Planted] = {
     # -- norms
-    "eps of BERT": Planted("roberta", {NORM: "eps 1e-12"}, setting(NORM, eps=1e-12)),
-    "eps of Llama": Planted("roberta", {NORM: "eps 1e-06"}, setting(NORM, eps=1e-6)),
+    # RoBERTa's own eps of 1e-5 would differ by half of what rounding allows in a block
+    "eps of BERT": Planted("roberta", {NORM: "eps 1e-12"}, setting(NORM, eps=1e-12), settings={"layer_norm_eps": 1e-4}),
+    "eps of Llama": Planted("roberta", {NORM: "eps 1e-06"}, setting(NORM, eps=1e-6), settings={"layer_norm_eps": 1e-4}),
     "eps of Keras": Planted("bert", {NORM: "eps 0.001"}, setting(NORM, eps=1e-3)),
     "torch.var": Planted("bert", {NORM: "variance divided by dim - 1"}, norm(
         lambda own, x: x / (variance(x, 1) + own.eps).sqrt())),
