@@ -1,6 +1,6 @@
 """The size of the package's files, and the functions that one use goes through: what keeps the code readable in a day.
 
-`sh scripts/check` runs this file.
+Only `sh scripts/check` runs this file.
 """
 
 from __future__ import annotations
