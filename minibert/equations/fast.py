@@ -20,8 +20,8 @@ from .input_layer import Array
 # OpenBLAS's AVX-512 kernel for small matrices packs nothing. It computes products of row-major operands up to rows *
 # outputs * width = 10^6. A usual product packs the whole weight at each call: most of the time of a short text
 PANEL = 64  # outputs of a panel: the fastest of 32 to 128
-CUT = 448  # inputs summed at a time, as in OpenBLAS's usual product
-FEW = 32  # rows of one product with a panel: FEW * PANEL * CUT is below 10^6; more rows are cut, 16 are slower
+CUTS = 448, 512  # inputs that OpenBLAS's usual product sums at a time: 0.3.27 to 0.3.31, and 0.3.34
+FEW = 30  # rows of one product with a panel: FEW * PANEL * 512 is below 10^6; more rows are cut, 16 are slower
 
 # the fewest outputs of a product: with fewer, BLAS may use another kernel (see `steady_linear`)
 OUTPUTS = 128
@@ -50,27 +50,29 @@ class Panels(NamedTuple):
     """A weight (out, in) in panels of PANEL outputs, for products that need no packing.
 
     pieces: inputs -> the weights of these inputs, (out / PANEL, inputs, PANEL). The inputs are cut as in OpenBLAS, so
-    each number has the bits of the usual product.
+    each number has the bits of the usual product: see `cut_of_blas`.
     """
 
     pieces: tuple[tuple[slice, Array], ...]
 
     @classmethod
-    def of(cls, weight: Array, memory: Array | None = None) -> Panels:
+    def of(cls, weight: Array, memory: Array | None = None, cut: int = 0) -> Panels:
         """Lay out the whole panels of a weight (out, in), in `memory`: one row of as many numbers as they have.
 
         Outputs after the last whole panel are left out.
 
-        Without `memory` nothing is copied: the numbers of the weight must then lie in the order (in, out).
+        Without `memory` nothing is copied: the numbers of the weight must then lie in the order (in, out). cut: of the
+        inputs, one of CUTS; 0: as this process's BLAS cuts them.
 
         >>> weight = np.ones((128, 900), np.float32)
-        >>> [panels.shape for _, panels in Panels.of(weight, np.empty(weight.size, np.float32)).pieces]
+        >>> [panels.shape for _, panels in Panels.of(weight, np.empty(weight.size, np.float32), cut=448).pieces]
         [(2, 448, 64), (2, 240, 64), (2, 212, 64)]
         """
         outputs, width = len(weight) // PANEL * PANEL, weight.shape[1]
+        cut = cut or cut_of_blas() or CUTS[0]
         edges = [0]
-        while (left := width - edges[-1]) > 0:  # a rest below two cuts is halved, at a multiple of 16
-            edges.append(edges[-1] + (CUT if left >= 2 * CUT else left if left <= CUT else -(-(left // 2) // 16) * 16))
+        while (rest := width - edges[-1]) > 0:  # a rest below two cuts is halved, at a multiple of 16
+            edges.append(edges[-1] + (cut if rest >= 2 * cut else rest if rest <= cut else -(-(rest // 2) // 16) * 16))
         panels = weight[:outputs].reshape(outputs // PANEL, PANEL, width).transpose(0, 2, 1)
         pieces = list[tuple[slice, Array]]()
         for begin, end in pairwise(edges):
@@ -107,6 +109,23 @@ class Panels(NamedTuple):
             if inputs.start:
                 out += y
         return out if bias is None else np.add(out, bias, out=out)
+
+
+@cache
+def cut_of_blas() -> int:
+    """Return the cut of CUTS with which panels have the bits of this process's usual product; 0: none has.
+
+    OpenBLAS does not say its cut, and other versions have other ones, so a product is tried.
+    """
+    width = 1536  # cut alike on any number of threads: see `threads.kernels`
+    x = np.sin(np.arange(20 * width, dtype=np.float32)).reshape(20, width)
+    weight = np.cos(np.arange(PANEL * width, dtype=np.float32)).reshape(PANEL, width)
+    usual = x @ weight.T
+    for cut in CUTS:
+        panels = Panels.of(weight, np.empty_like(weight).ravel(), cut)
+        if np.array_equal(panels.linear(x, None, np.empty_like(usual)), usual):
+            return cut
+    return 0
 
 
 def steady_linear(x: Array, weight: Array, bias: Array | None, rows: int, columns: int = 0) -> Array:

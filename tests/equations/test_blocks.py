@@ -17,6 +17,7 @@ from minibert.equations.blocks import Affine, Block, additive_mask, attention, a
 from minibert.equations.heads import tied_logits
 from minibert.equations.input_layer import Array, bert_input, gpt2_input, layer_norm
 from minibert.equations.whole_models import BertWeights, Gpt2Weights, bert_model, gpt2_model
+from minibert.threads.kernels import kernel
 
 FAST_GELU = 2e-7  # times max(1, |y|); measured 1.33e-7
 TAIL = {-4.0: 0.002, -7.0: 0.03}  # where y is small, as a share of it; measured 0.00035 and 0.011
@@ -100,7 +101,7 @@ def test_each_row_s_largest_number_is_subtracted_in_either_order_of_memory(keys:
 def test_everything_fast_is_compared() -> None:
     made = {name for name, value in vars(fast).items() if getattr(value, "__module__", "") == fast.__name__}
     own = {"linear", "steady_linear", "softmax", "gelu", "activated", "attention_scores", "faster"}
-    assert made == {*own, "by_distance", "check_ids", "layer_norm", "_ones", "Panels"}
+    assert made == {*own, "by_distance", "check_ids", "layer_norm", "_ones", "Panels", "cut_of_blas"}
     assert fast.faster(gelu) is fast.gelu and fast.faster(relu) is relu
 
 
@@ -145,6 +146,16 @@ def test_panels(width: int) -> None:
     assert laid[0].part(slice(0, 96)) is None
     view = np.ascontiguousarray(weight.T).T
     assert np.shares_memory(fast.Panels.of(view).pieces[0][1], view)
+
+
+@pytest.mark.skipif(not kernel().small, reason=f"{kernel().name} packs small matrices")
+@pytest.mark.parametrize("width", [384, 512, 700, 701, 1536, 1801, 3072])
+def test_panels_have_the_bits_of_the_usual_product(width: int) -> None:
+    """Another version of OpenBLAS may cut otherwise: then `cut_of_blas` is 0, and nothing has panels."""
+    x, weight = np.sin(numbers(40, width) * 7), np.sin(numbers(192, width, salt=1) * 7)
+    out = np.empty((40, 192), np.float32)
+    for panels in (fast.Panels.of(weight, np.empty(weight.size, "f4")), fast.Panels.of(np.asfortranarray(weight))):
+        assert fast.cut_of_blas() and np.array_equal(panels.linear(x, None, out), x @ weight.T)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -155,10 +155,11 @@ def test_panels_with_every_kernel(name: str, tmp_path: Path, monkeypatch: pytest
     sizes |= {"n_inner": 1024} if name == "gpt2" else {"intermediate_size": 1024}
     with mock.patch.multiple(encoders, DIM=64, LONGEST=LONGEST + 2):
         folder = encoders.write(tmp_path, name, **sizes)
-    ids, mask = batch([3, 17, 12])
+    ids, mask = batch([3, 15, 12])
     with minibert.load_encoder(folder, mmap=True) as encoder:
         usual = encoder(ids, attention_mask=mask)
     monkeypatch.setattr(load_encoder, "kernel", lambda: Kernel("of any name", Rows(), Rows(), small=True))
+    monkeypatch.setattr(load_encoder, "cut_of_blas", lambda: 448)
     with (
         minibert.load_encoder(folder) as encoder,
         mock.patch.object(fast.Panels, "linear", autospec=True, side_effect=fast.Panels.linear) as products,
@@ -167,6 +168,8 @@ def test_panels_with_every_kernel(name: str, tmp_path: Path, monkeypatch: pytest
         assert np.abs(encoder(ids, attention_mask=mask) - usual).max() < LAST_BITS
         halves = len(encoder.stack.blocks) * (name == "modernbert")  # one map of each block is two products
         assert products.call_count == len(encoder.stack._maps) + halves
+    with mock.patch.object(load_encoder, "cut_of_blas", return_value=0), minibert.load_encoder(folder) as encoder:
+        assert not encoder.stack.panel_rows  # they would not have the bits of longer texts
     monkeypatch.setattr(load_encoder, "memory", lambda: 1000)  # bytes: no place for a copy
     with minibert.load_encoder(folder) as encoder:
         assert encoder.stack.panel_rows == (fast.FEW if name == "gpt2" else 0)  # whose panels are views

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
+from minibert.equations.fast import cut_of_blas
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, UnknownFamilyError, warn
 from minibert.families.parts.block_parts import Blocks
@@ -163,7 +164,7 @@ def encoder_of(
     sentence_config = SentenceConfig.of(files.saved, layer, config, layer.dtype, stack.width(layer.dim))
     if blocks.vector is not None and not sentence_config.kind:
         sentence_config = sentence_config._replace(**blocks.vector.bind(config, bind()))
-    if kernel().small:
+    if kernel().small and cut_of_blas():
         words = None
         if sentence_config.result == "sparse":
             with suppress(CheckpointError):  # a file without this head: an error at its use
