@@ -83,7 +83,7 @@ def one_sum(width: int) -> bool:
     return width <= SHORT_WIDTH or width % WIDTHS == 0
 
 
-# Measured with OpenBLAS 0.3.27 to 0.3.31: multiples of four rows are fastest; only on Haswell do a row's bits depend on
+# Measured with OpenBLAS 0.3.27 to 0.3.34: multiples of four rows are fastest; only on Haswell do a row's bits depend on
 # its position among twelve. Cooperlake is SkylakeX's kernel, under NumPy 2.0 on processors that have AVX-512 for
 # bfloat16.
 PAIRS = Rows(total=2)  # for products with panels: a single row is a matrix-vector product, with other bits
