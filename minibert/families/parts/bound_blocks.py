@@ -96,14 +96,9 @@ def panel_numbers(linear: Linear) -> int:
 def lay_out(maps: Sequence[Linear], memory: Array | None) -> None:
     """Split the weight that these maps share into panels: a copy in `memory`, or views if it is column-major."""
     weight = maps[0].matrix(ScratchBuffer())
-    if maps[0].column_major:
-        panels = Panels.of(weight)
-    elif memory is not None:
-        panels = Panels.of(weight, memory)
-        if map_of(weight):
-            forget(weight)
-    else:
-        return
+    panels = Panels.of(weight, memory)
+    if memory is not None and map_of(weight):
+        forget(weight)
     for linear in maps:
         linear.panels = panels
 

@@ -164,7 +164,7 @@ def encoder_of(
     sentence_config = SentenceConfig.of(files.saved, layer, config, layer.dtype, stack.width(layer.dim))
     if blocks.vector is not None and not sentence_config.kind:
         sentence_config = sentence_config._replace(**blocks.vector.bind(config, bind()))
-    if kernel().small and cut_of_blas():
+    if kernel().small:
         words = None
         if sentence_config.result == "sparse":
             with suppress(CheckpointError):  # a file without this head: an error at its use
@@ -327,5 +327,7 @@ def _lay_out(blocks: tuple[BoundBlock, ...], words: Linear | None, copied: bool,
         begin = -buffer.ctypes.data % 64 // buffer.itemsize
         for weight, size in sizes.items():
             parts[weight] = buffer[begin : (begin := begin + size)]
-    count = cores() if threads is None else threads
-    parallel_for(lambda weight: lay_out(shared[weight], parts.get(weight)), [*shared], count)
+    laid = [weight for weight, maps in shared.items() if weight in parts or maps[0].column_major]
+    if laid and cut_of_blas():  # else their bits would not be those of products without panels
+        count = cores() if threads is None else threads
+        parallel_for(lambda weight: lay_out(shared[weight], parts.get(weight)), laid, count)
