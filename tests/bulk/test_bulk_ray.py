@@ -15,29 +15,27 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
+import polars as pl
+import pyarrow as pa
 import pytest
-from checkpoints import CONVBERT, write, write_wordpiece
 from fake_hub import commit_of, hub_of
 from limits import CHILD_SECONDS
 from many_texts import WORDS
 from needed import module_of
 from numpy.typing import NDArray
+from pyarrow import parquet
 from reference_files import REFERENCE
 
 import minibert
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "bulk_ray.py"
+script = module_of(SCRIPT)
 TINY = REFERENCE / "sentences-dense"
 FILES, ROWS, SHARD = 10, 200, 60  # rows of a file, and at most of a shard
-# a sentence's numbers change with its neighbours: of a vector's length; measured: 2.2e-7
-NEIGHBOURS = 1e-6
+NEIGHBOURS = 1e-6  # of a vector's length: its numbers change with the texts beside it; measured: 2.2e-7
 STORE = 80_000_000  # bytes; Ray takes no less
-
-
-@pytest.fixture(scope="module")
-def script() -> Any:
-    return module_of(SCRIPT)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +55,6 @@ def address() -> Iterator[str]:
 
 def table(start: int, stop: int) -> Any:
     """Rows of all kinds of columns, each made of its number alone."""
-    import pyarrow as pa
-
     ids = range(start, stop)
     return pa.table(
         {
@@ -74,8 +70,6 @@ def table(start: int, stop: int) -> Any:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from pyarrow import parquet
-
     folder = tmp_path_factory.mktemp("input")
     (folder / "more").mkdir()
     for i in range(FILES):  # wherever they lie
@@ -102,7 +96,6 @@ def run(*arguments: object) -> tuple[int, str]:
 
 def check(output: Path, source: Path, encoder: minibert.Encoder) -> None:
     """Every row of the input once, all its columns as they were, and the vectors of one process."""
-    from pyarrow import parquet
 
     wanted = table(0, FILES * ROWS)
     found = parquet.read_table(output).sort_by("id")
@@ -122,8 +115,6 @@ def compare(found: NDArray[Any], encoder: minibert.Encoder, texts: list[str]) ->
 @pytest.mark.ray
 def test_vectors_are_those_of_one_process(source: Path, minilm: Path, tmp_path: Path) -> None:
     """On a Ray that the script itself starts; DuckDB and Polars read what it wrote."""
-    import duckdb
-    import polars as pl
 
     output = tmp_path / "made" / "vectors"
     settings = ("--model", minilm, "--concurrency", 2, "--rows-per-shard", SHARD)
@@ -191,8 +182,6 @@ def test_a_worker_is_killed_and_every_row_is_there_once(
 
 @pytest.mark.ray
 def test_a_row_without_a_text_ends_the_job_and_leaves_nothing(address: str, source: Path, tmp_path: Path) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
 
     (tmp_path / "input").mkdir()
     texts = ["we"] * 100
@@ -218,8 +207,6 @@ def test_one_file_and_the_whole_cluster(address: str, source: Path, tmp_path: Pa
     assert last.endswith("--concurrency 3 needs 4 cores, one of them to read and write; this cluster has 3 now")
     assert not any((tmp_path / "vectors").iterdir())
     assert run(*arguments, "--concurrency", 1)[0] == 0
-    from pyarrow import parquet
-
     found = parquet.read_table(tmp_path / "vectors")
     compare(np.stack(found["vector"].to_numpy()), minibert.load_encoder(TINY), found["text"].to_pylist())
     assert sorted(found["id"].to_pylist()) == list(range(ROWS))
@@ -228,53 +215,45 @@ def test_one_file_and_the_whole_cluster(address: str, source: Path, tmp_path: Pa
 # -- what needs no Ray ---------------------------------------------------------------------------------------------
 
 
-def another_table(folder: Path, **columns: Any) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    parquet.write_table(pa.table(columns), folder / "other.parquet")
+def another(source: Path, name: str = "other.parquet", **columns: Any) -> None:
+    shutil.rmtree(source)
+    source.mkdir()
+    parquet.write_table(pa.table(columns), source / name)
 
 
 WRONG: dict[str, tuple[Callable[[Path, Path], Any], str]] = {
-    "used": (lambda source, output: write(output), "vectors: the folder is not empty; choose a new one"),
+    "used": (lambda source, output: (output / "a").mkdir(parents=True), "vectors: the folder is not empty; choose a"),
     "file": (lambda source, output: output.write_text("a"), "vectors: expected a folder, or nothing, found a file"),
     "gone": (lambda source, output: shutil.rmtree(source), "No such file or directory"),
     "no rows": (lambda source, output: another(source, text=[""][:0]), "column 'text' must hold texts, found null"),
-    "no parquet": (lambda source, output: emptied(source), r"input: expected a folder with \*.parquet, found none"),
+    "no parquet": (
+        lambda source, output: another(source, "a.txt", text=["a"]),
+        r"input: expected .* \*.parquet, found",
+    ),
     "no column": (lambda source, output: another(source, body=["a"]), "expected a column 'text'; it has 'body'; name"),
     "numbers": (lambda source, output: another(source, text=[1]), "column 'text' must hold texts, found int64"),
     "vectors": (lambda source, output: another(source, text=["a"], vector=[1]), "a column 'vector' already; rename"),
-    "unequal": (lambda source, output: another_table(source, text=[b"a"]), "expected the columns of .*0.parquet:\n"),
+    "unequal": (
+        lambda source, output: parquet.write_table(pa.table({"text": [b"a"]}), source / "other.parquet"),
+        "expected the columns of .*0.parquet:\n",
+    ),
     "damaged": (lambda source, output: (source / "x.parquet").write_text("a"), "x.parquet: not readable as Parquet"),
-    "blocks": (lambda source, output: without_blocks(source.parent), "but no blocks; .*; minibert.load loads the"),
+    "blocks": (
+        lambda source, output: shutil.copytree(REFERENCE / "convbert", output.with_name("model"), dirs_exist_ok=True),
+        "but no blocks; .*; minibert.load loads the",
+    ),
     "inside": (lambda source, output: (source, source / "vectors"), "lies in"),
-    "no ending": (lambda source, output: (alone(source), output), "rows: the file must end in .parquet"),
-    "no model": (lambda source, output: (source.parent / "model" / "config.json").unlink(), "has no config.json"),
+    "no ending": (
+        lambda source, output: ((source / "0.parquet").rename(output.with_name("rows")), output),
+        "rows: the file must end in .parquet",
+    ),
+    "no model": (lambda source, output: output.with_name("model").joinpath("config.json").unlink(), "no config.json"),
 }
-
-
-def alone(source: Path) -> Path:
-    return (source / "0.parquet").rename(source.parent / "rows")
-
-
-def emptied(source: Path) -> None:
-    shutil.rmtree(source)
-    source.mkdir()
-
-
-def another(source: Path, **columns: Any) -> None:
-    emptied(source)
-    another_table(source, **columns)
-
-
-def without_blocks(folder: Path) -> None:
-    shutil.rmtree(folder / "model")
-    write_wordpiece(write(folder / "model", CONVBERT))
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG.values(), ids=WRONG.keys())
 def test_what_cannot_be_done_is_refused_before_anything_starts(
-    script: Any, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch, change: Any, message: str,
 ) -> None:  # fmt: skip
     shutil.copytree(source, tmp_path / "input")
@@ -291,9 +270,9 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_folder_that_lacks_rows_never_gets_the_output_s_name(script: Any, tmp_path: Path) -> None:
+def test_a_folder_that_lacks_rows_never_gets_the_output_s_name(tmp_path: Path) -> None:
     (tmp_path / "unfinished").mkdir()
-    another_table(tmp_path / "unfinished", text=["a", "b"])
+    parquet.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "unfinished" / "0.parquet")
     with pytest.raises(ValueError, match=r"\b3 .* 2\b"):
         script.finish(tmp_path / "unfinished", tmp_path / "vectors", 3)
     assert not (tmp_path / "vectors").exists()
@@ -301,14 +280,14 @@ def test_a_folder_that_lacks_rows_never_gets_the_output_s_name(script: Any, tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["vectors"]
 
 
-def test_without_ray_it_says_what_to_install(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"2.60"):
         script.start("127.0.0.1:1", 1)
 
 
 def test_all_workers_get_the_commit_that_the_branch_had_at_the_start(
-    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """test_engines proves that a worker computes the vectors."""
     arguments = script.arguments_of(["in", "out", "--model", "someone/tiny", "--concurrency", "1"])
