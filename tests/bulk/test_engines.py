@@ -1,5 +1,5 @@
-"""Engines of many machines send an encoder to workers, and call it on columns of batches. With the real model: half a
-million texts in bounded memory, and the same bytes with other numbers of threads.
+"""Engines of many machines send an encoder to workers, and call it on columns of batches; of a branch that moves they
+send the commit of the first opening: tests/hub. And half a million texts in bounded memory.
 """
 
 from __future__ import annotations
@@ -16,15 +16,11 @@ from pathlib import Path
 from random import Random
 from unittest import mock
 
-import numpy as np
 import pytest
 from checkpoints import VOCAB, numbers, same_bits
-from command_line import Patch
-from fake_hub import commit_of, files_of, hub_of
 from limits import CHILD_SECONDS
-from many_texts import WORDS, many_texts
+from many_texts import WORDS
 from reference_files import REFERENCE
-from safetensors.numpy import load_file, save_file
 from static_folders import static_folder
 
 import minibert
@@ -52,20 +48,6 @@ def test_a_worker_gets_names_and_options_alone(encoder: minibert.Encoder) -> Non
         assert same_bits(pickle.loads(sent).encode(TEXTS), want)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         assert same_bits(pool.submit(encoder.encode, TEXTS).result(CHILD_SECONDS), want)
-
-
-def test_of_a_branch_that_moves_the_commit_of_the_first_opening_is_taken(tmp_path: Path, monkeypatch: Patch) -> None:
-    want = minibert.load_encoder(TINY).encode(TEXTS)
-    with hub_of(monkeypatch, tmp_path / "home", "someone/tiny", TINY) as hub:
-        first = minibert.load_encoder("someone/tiny")
-        assert same_bits(first.encode(TEXTS), want)
-        save_file({name: -x for name, x in load_file(TINY / "model.safetensors").items()}, tmp_path / "other")
-        moved = files_of(TINY) | {"model.safetensors": tmp_path / "other"}
-        hub.add("someone/tiny", moved, commit=commit_of("moved"))
-        hub.forget()
-        assert same_bits(pickle.loads(pickle.dumps(first)).encode(TEXTS), want)
-        assert not hub.asked("api/models")  # a hundred workers do not ask what the branch stands for
-        assert not same_bits(minibert.load_encoder("someone/tiny").encode(TEXTS), want)
 
 
 WORKER = """
@@ -102,10 +84,7 @@ def test_with_one_thread_nothing_is_tokenized_on_another(count: int, ahead: bool
     texts = ["we"] * 2049  # more than one chunk
     (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
     asked = mock.Mock(side_effect=prefetch)
-    with (
-        mock.patch("minibert.models.run.pipeline.prefetch", asked),
-        mock.patch("minibert.bulk.job.prefetch", asked),
-    ):
+    with mock.patch("minibert.models.run.pipeline.prefetch", asked), mock.patch("minibert.bulk.job.prefetch", asked):
         minibert.load_encoder(TINY, threads=count).encode(texts)
         opened = open_vectors(TINY, threads=count)
         with opened.model:
@@ -142,21 +121,3 @@ def test_half_a_million_short_texts(form: str, tmp_path: Path) -> None:
         shutil.rmtree(out)  # 0.8 GB
         peaks.append(int(done.stdout))
     assert peaks[1] < MORE * peaks[0]
-
-
-@pytest.mark.slow
-def test_other_numbers_of_threads(minilm: Path, tmp_path: Path) -> None:
-    """The same bits, by whichever option the number is set, and however many threads BLAS would take."""
-    source = tmp_path / "a.txt"
-    source.write_text("".join(" ".join(text.split())[:200] + "\n" for text in many_texts(400)), encoding="utf-8")
-
-    def vectors(number: int, *options: str, **variables: str) -> bytes:
-        out = tmp_path / str(number)
-        argv = ["bulk", source, "-o", out, "-m", minilm]
-        environment = {**os.environ, **variables}
-        subprocess.run([sys.executable, "-m", "minibert", *argv, *options], env=environment, check=True)
-        return np.concatenate([*StoredVectors(out).blocks()]).tobytes()
-
-    ways = [{"OPENBLAS_NUM_THREADS": "1"}, {"OPENBLAS_NUM_THREADS": "2"}, {"MINIBERT_THREADS": "3"}]
-    found = {vectors(number, **variables) for number, variables in enumerate(ways)}
-    assert found == {vectors(9, "--threads", "1")}
