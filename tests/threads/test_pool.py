@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -22,11 +21,11 @@ from minibert.threads.pool import parallel_for, prefetch
 MODEL = REFERENCE / "sentences-dense"
 
 
-def script(code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run it in a process of its own, which must end by itself."""
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=CHILD_SECONDS
-    )
+def said(code: str, *arguments: object) -> tuple[str, str, int]:
+    """Run it in a process of its own, which must end by itself: its stdout, stderr and exit code."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=CHILD_SECONDS)
+    return done.stdout, done.stderr, done.returncode
 
 
 # -- without a thread, and with too many ------------------------------------------------------------------------------
@@ -101,9 +100,8 @@ def test_a_late_helper_ends_no_wait_for_another(monkeypatch: pytest.MonkeyPatch)
     """The second helper begins while the caller waits for the block of the first."""
     main, start, late = threading.get_ident(), pool.start_new_thread, list[Any]()
     begun, returned, done = threading.Event(), threading.Event(), list[int]()
-    monkeypatch.setattr(
-        pool, "start_new_thread", lambda *given: late.append(given) if begun.is_set() else start(*given)
-    )
+    started = lambda *given: late.append(given) if begun.is_set() else start(*given)  # noqa: E731
+    monkeypatch.setattr(pool, "start_new_thread", started)
 
     def work(block: int) -> None:
         if threading.get_ident() != main:
@@ -121,16 +119,20 @@ def test_a_late_helper_ends_no_wait_for_another(monkeypatch: pytest.MonkeyPatch)
     returned.set()
 
 
-def test_an_error_of_a_helper_reaches_the_caller() -> None:
-    main, both = threading.get_ident(), threading.Barrier(2)
+@pytest.mark.parametrize("over", ["ignore", "raise"])
+def test_a_helper_has_the_callers_errstate_and_its_error_reaches_the_caller(over: str) -> None:
+    """Both threads take a block, since each waits for the other."""
+    main, both, seen = threading.get_ident(), threading.Barrier(2), list[str]()
 
-    def work(block: int) -> None:
+    def work(_: int) -> None:
         both.wait()
+        seen.append(np.geterr()["over"])
         if threading.get_ident() != main:
             raise ValueError("a helper's")
 
-    with pytest.raises(ValueError, match="a helper's"):
+    with np.errstate(over=over), pytest.raises(ValueError, match="a helper's"):
         parallel_for(work, range(2), 2)
+    assert seen == [over] * 2
 
 
 def test_an_error_comes_after_what_was_made_before_it() -> None:
@@ -164,8 +166,7 @@ except KeyboardInterrupt:
 
 
 def test_a_process_ends_while_helpers_wait() -> None:
-    done = script(WITH_HELPERS_THAT_WAIT)
-    assert (done.stdout, done.stderr, done.returncode) == ("read\npressed\n", "", 0)
+    assert said(WITH_HELPERS_THAT_WAIT) == ("read\npressed\n", "", 0)
 
 
 AFTER_THE_MAIN_THREAD = """
@@ -179,21 +180,4 @@ threading.Thread(target=work).start()
 
 
 def test_a_thread_encodes_after_the_main_one_has_ended() -> None:
-    done = script(AFTER_THE_MAIN_THREAD, MODEL)
-    assert (done.stdout, done.stderr) == ("(1024, 6)\n", "")
-
-
-def test_helping_threads_have_the_callers_errstate() -> None:
-    """Both threads take a block, since each waits for the other."""
-    met = threading.Barrier(2)
-    seen: list[tuple[int, str]] = []
-
-    def work(_: int) -> None:
-        met.wait()
-        seen.append((threading.get_ident(), np.geterr()["over"]))
-
-    for over in ("ignore", "raise"):
-        seen.clear()
-        with np.errstate(over=over):
-            parallel_for(work, range(2), 2)
-        assert len(dict(seen)) == 2 and {each for _, each in seen} == {over}
+    assert said(AFTER_THE_MAIN_THREAD, MODEL) == ("(1024, 6)\n", "", 0)
