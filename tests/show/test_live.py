@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -16,7 +15,7 @@ import pytest
 from checkpoints import write_byte_level, write_wordpiece
 from limits import CHILD_SECONDS
 from served import Address, Answer, live_served
-from strict_html import data_of_script, read
+from strict_html import data_of_script, read, unpacked
 
 import minibert
 from minibert.equations.blocks import softmax
@@ -43,8 +42,7 @@ def gpt2() -> Live:
 def weights_of(answer: dict[str, Any]) -> Array:
     """The attention weights that the page draws: (blocks, heads, query, key)."""
     behind, seq = answer["numbers"]["blockdata"], len(answer["numbers"]["data"]["tokens"])
-    numbers = np.frombuffer(base64.b64decode(behind["attention"]), "<f4")
-    return numbers.reshape(behind["blocks"], behind["heads"], seq, seq)
+    return unpacked(behind["attention"], behind["blocks"], behind["heads"], seq, seq)
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "t5", "deberta-v2", "albert"])

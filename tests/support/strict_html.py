@@ -1,11 +1,16 @@
-"""Read a page of HTML strictly; a browser would forgive errors."""
+"""Read a page of HTML strictly; a browser would forgive errors. And the numbers that it holds."""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from html.parser import HTMLParser
 from typing import Any
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
 
 EMPTY = {"br", "img", "input", "link", "meta"}  # elements without an end
 
@@ -51,7 +56,12 @@ def data_of_script(html: str, name: str) -> dict[str, Any]:
     return data
 
 
+def unpacked(numbers: str, *shape: int, kind: str = "f4") -> Array:
+    return np.frombuffer(base64.b64decode(numbers), f"<{kind}").reshape(shape or -1)
+
+
 def read(html: str) -> Reader:
+    assert not re.search(r"<!--\w+-->", html), "a mark of the frame was left"
     reader = Reader(html)
     ids = [attributes["id"] for _, attributes in reader.elements if "id" in attributes]
     assert len(set(ids)) == len(ids)
