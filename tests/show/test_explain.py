@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,30 +29,21 @@ from minibert.families.parts.plan import given as passed
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
 from minibert.show.explain import block_steps, explain, explain_block, expression, pair_table
-from minibert.show.info import info
+from minibert.show.info import facts
 from minibert.show.text import beginning, columns_of, torch_text
 
 SENTENCE = "We lived above the clouds"
 
 
-def as_tensor(x: Array) -> str:
-    return f"tensor({torch_text(x, indent=len('tensor('))})"
-
-
 @pytest.mark.parametrize(
     ("numbers", "printed"),
     [
-        ([0.0, 0.0], "[0., 0.]"),
-        ([1.0, -20.0, 0.0], "[  1., -20.,   0.]"),
-        ([1.5, 1500.0], "[   1.5000, 1500.0000]"),
-        ([1.5, 1501.0], "[1.5000e+00, 1.5010e+03]"),
-        ([1e-4, 2e-4], "[1.0000e-04, 2.0000e-04]"),
-        ([1.0] * 7, "[1., 1., 1.,  ..., 1., 1., 1.]"),
-        ([0.5, float("nan")], "[0.5000,    nan]"),
-        ([1.0, float("-inf")], "[1., -inf]"),
-        ([], "[]"),
+        ([0.0, 0.0], "[0., 0.]"), ([1.0, -20.0, 0.0], "[  1., -20.,   0.]"), ([1.5, 1500.0], "[   1.5000, 1500.0000]"),
+        ([1.5, 1501.0], "[1.5000e+00, 1.5010e+03]"), ([1e-4, 2e-4], "[1.0000e-04, 2.0000e-04]"),
+        ([1.0] * 7, "[1., 1., 1.,  ..., 1., 1., 1.]"), ([0.5, np.nan], "[0.5000,    nan]"),
+        ([1.0, -np.inf], "[1., -inf]"), ([], "[]"),
     ],
-)
+)  # fmt: skip
 def test_small_cases(numbers: list[float], printed: str) -> None:
     assert torch_text(np.array(numbers, np.float32)) == printed
 
@@ -74,7 +64,7 @@ def test_prints_as_torch_does(x: Array) -> None:
 
     # threshold 0: shorten every long axis, as is done here; profile: other libraries change how torch prints
     with torch._tensor_str.printoptions(profile="default", threshold=0):
-        assert as_tensor(x) == repr(torch.from_numpy(x.copy()))
+        assert f"tensor({torch_text(x, indent=len('tensor('))})" == repr(torch.from_numpy(x.copy()))
 
 
 def test_the_page_of_a_real_model(minilm: Path) -> None:
@@ -90,10 +80,9 @@ def test_the_page_of_a_real_model(minilm: Path) -> None:
     tokens = ["[CLS]", "the", "clouds", "[SEP]", "above", "[SEP]"]
     assert [tuple(line.split()[::2]) for line in pair[3:9]] == list(zip(tokens, "000011", strict=True))
     headings = [line for line in lines if re.match(r"\w+  \(1, 7, 384\)", line)]
-    names = ["word_embeddings", "token_type_embeddings", "position_embeddings", "sum", "LayerNorm"]
-    lookup, norm = "  equations.lookup", "  equations.layer_norm"
-    functions = [lookup, lookup, lookup, "", norm]
-    assert headings == [f"{name}  (1, 7, 384){function}" for name, function in zip(names, functions, strict=True)]
+    functions = dict.fromkeys(["word_embeddings", "token_type_embeddings", "position_embeddings"], "  equations.lookup")
+    functions |= {"sum": "", "LayerNorm": "  equations.layer_norm"}
+    assert headings == [f"{name}  (1, 7, 384){function}" for name, function in functions.items()]
     page = "\n".join(lines)
     trace = {name: rows for name, rows in layer.trace(**layer.tokenize(SENTENCE)).items() if rows.dtype.kind == "f"}
     told = [line for line in lines if line.startswith("  we  [")]
@@ -174,31 +163,23 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     return load_encoder(encoders.write_gpt2(tmp_path_factory.mktemp("gpt2")))
 
 
-def test_the_last_step_is_named_with_what_it_gives(bert: Encoder, gpt2: Encoder) -> None:
+def test_formulas_name_what_they_take_and_the_last_step_what_it_gives(bert: Encoder, gpt2: Encoder) -> None:
     """Names and order of all steps: see test_every_family."""
-    for encoder, block, last in (
-        (bert, 1, "output.LayerNorm = hidden_states.2"), (gpt2, 0, "mlp.sum = hidden_states.1"),
-        (gpt2, 1, "ln_f = hidden_states.2"),
-    ):  # fmt: skip
-        lines = list(explain_block(encoder, TEXT, block))
-        after = [line.partition("  (")[0] for before, line in pairwise(lines) if before == ""]
-        assert after[0] == f"hidden_states.{block}" and after[-1] == last
 
+    def told(encoder: Encoder, block: int, last: str) -> dict[str, str]:
+        steps = list(block_steps(encoder, encoder.trace([[5, 6, 7]]), block, head=2))
+        assert steps[-1][0] == last
+        return {name.partition(" = ")[0]: step.formula for name, _, step in steps}
 
-def test_formulas_name_what_they_take(bert: Encoder, gpt2: Encoder) -> None:
-    def told(encoder: Encoder) -> dict[str, str]:
-        trace = encoder.trace([[5, 6, 7]])
-        return {name.partition(" = ")[0]: step.formula for name, _, step in block_steps(encoder, trace, 1, head=2)}
-
-    of = told(bert)
+    of = told(bert, 1, "output.LayerNorm = hidden_states.2")
     assert of["hidden_states.1"] == "what enters: the output of block 0"
     assert of["attention.self.key"].endswith("hidden_states.1 @ weight^T + bias")
     assert of["attention.self.scores"].startswith("0.5 * query @ key^T, 1 / sqrt(4) = 0.5; columns 8 to 11 of each are")
-    assert of["intermediate.intermediate_act_fn"].startswith(
-        "y = x * (1 + erf(x / sqrt(2))) / 2, x = intermediate.dense"
-    )
+    activation = of["intermediate.intermediate_act_fn"]
+    assert activation.startswith("y = x * (1 + erf(x / sqrt(2))) / 2, x = intermediate.dense")
     assert of["output.sum"] == "attention.output.LayerNorm + output.dense"
-    of = told(gpt2)
+    assert told(gpt2, 0, "mlp.sum = hidden_states.1")
+    of = told(gpt2, 1, "ln_f = hidden_states.2")
     assert of["attn.c_attn"].endswith("ln_1 @ weight + bias") and "x = hidden_states.1" in of["ln_1"]
     assert "side by side" in of["attn.scores"] and "x = mlp.sum" in of["ln_f"]
     assert "later tokens masked" in of["probabilities, attentions.1"] and "tanh" in of["mlp.act"]
@@ -214,6 +195,7 @@ def test_probabilities_stand_beside_their_tokens_and_numbers_are_those_of_the_fi
         found, *numbers = line.split()
         assert found == token and numbers == [f"{number:.4f}" for number in row]
     assert lines[1] == f"  head {head} of 4 in scores and weights, 4 numbers wide"
+    assert "output.LayerNorm = hidden_states.2  (1, 7, 16)  equations.layer_norm" in lines
     for key in ("hidden_states.1", "attention.self.query", "attention.self.scores", "output.sum"):
         x = trace[key if key.startswith("hidden") else f"encoder.layer.1.{key}"]
         assert f"  we  {beginning(x[0, head, 1] if key.endswith('scores') else x[0, 1])}" in lines, key
@@ -236,15 +218,9 @@ def test_the_command_prints_a_block(tmp_path: Path, capsys: Printed) -> None:
     assert out.startswith("block 1 of 2 of bert -> (1, 12, 16)\n  head 2 of 4")
 
 
-def told_of(layer: minibert.EmbeddingLayer) -> dict[str, str]:
-    """The lines under the modules: name -> fact."""
-    lines = list(info(layer))
-    return {line[:18].strip(): line[18:].strip() for line in lines[lines.index("") + 1 :]}
-
-
-def facts(folder: Path) -> dict[str, str]:
+def told_of(folder: Path) -> dict[str, str]:
     with minibert.load(folder) as layer:
-        return told_of(layer)
+        return facts(layer)
 
 
 BERT, GPT2 = encoders.config("bert"), encoders.config("gpt2", n_inner=None)
@@ -272,24 +248,22 @@ COUNT = sum(key.startswith(("transformer.h.", "transformer.ln_f.")) for key in P
 def test_what_is_told(
     config: dict[str, Any], tensors: dict[str, Array], blocks: str, on_disk: str | None, tmp_path: Path
 ) -> None:
-    told = facts(checkpoints.write(tmp_path, config, tensors))
+    told = told_of(checkpoints.write(tmp_path, config, tensors))
     assert re.match(blocks, told["blocks"])
     assert on_disk is None if "blocks on disk" not in told else told["blocks on disk"].endswith(str(on_disk))
 
 
-def test_a_model_type_without_blocks_says_so() -> None:
-    told = facts(REFERENCE / "xlnet")
-    assert told["blocks"] == "not computed: minibert knows only the input layer of xlnet"
-    assert "blocks on disk" not in told
-
-
-def test_shards_that_are_not_opened_stay_so(tmp_path: Path) -> None:
+def test_shards_that_are_not_opened_stay_so_and_a_type_without_blocks_has_none(tmp_path: Path) -> None:
     first = {key: array for key, array in NAMED.items() if not key.startswith("encoder.layer.1")}
     second = {key: array for key, array in NAMED.items() if key not in first}
     folder = checkpoints.write_shards(tmp_path, BERT, [first, second])
     (folder / "model-00002-of-00002.safetensors").unlink()
-    says = " in 16 tensors; 32 tensors in all, some in files not opened for this"
-    assert facts(folder)["blocks on disk"].endswith(says)
+    assert told_of(folder)["blocks on disk"].endswith(
+        " in 16 tensors; 32 tensors in all, some in files not opened for this"
+    )
+    told = told_of(REFERENCE / "xlnet")
+    assert told["blocks"] == "not computed: minibert knows only the input layer of xlnet"
+    assert "blocks on disk" not in told
 
 
 def test_from_the_hub_nothing_is_fetched_for_it(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -301,7 +275,7 @@ def test_from_the_hub_nothing_is_fetched_for_it(tmp_path: Path, monkeypatch: Pat
         layer.tokenizer.size  # noqa: B018  opened here, so that the rest of the page is all that could be fetched
         layer.attention_position  # noqa: B018
         before, sent = len(hub.requests), hub.sent
-        told = told_of(layer)
+        told = facts(layer)
         assert (len(hub.requests), hub.sent) == (before, sent)
     assert told["blocks on disk"].endswith(" in 32 tensors")
 
