@@ -244,13 +244,11 @@ def test_long_texts_and_columns_end_a_shard(
 
 def test_texts_that_are_too_long(model: Path, tmp_path: Path) -> None:
     """The model has 24 positions: [CLS], 22 words and [SEP] fit."""
-    source = lines(tmp_path / "a.txt", ["we lived", "we " * 22, "we " * 23])
-    said = run(model, source, tmp_path / "out")
-    assert (said["rows"], said["skipped"], said["cut"]) == (3, 0, 1)
+    source = lines(tmp_path / "a.txt", ["we " * 23, "we " * 22, "we " * 23, "we " * 30, "we"])
+    said = run(model, source, tmp_path / "out", rows_per_shard=2)
+    assert (said["rows"], said["skipped"], said["cut"]) == (5, 0, 3)
     assert run(model, source, tmp_path / "out") == said
-    out = tmp_path / "three"
-    run(model, lines(tmp_path / "b.txt", ["we " * 23, "we", "we " * 23, "we " * 30, "we"]), out, rows_per_shard=2)
-    counts = [stored.metadata_of(path) for path in stored.shards_of(out)]
+    counts = [stored.metadata_of(path) for path in stored.shards_of(tmp_path / "out")]
     assert [(each["truncated"], each["cut"]) for each in counts] == [(1, 1), (2, 3), (0, 3)]
 
 
