@@ -29,9 +29,6 @@ from minibert.show import page_parts
 from minibert.show.page import page
 
 SENTENCE = "We lived above the clouds"
-HOSTILE = (
-    "</script><script>alert(1)</script> <!--data--> <!--title--> & &lt; \"'` <img src=x onerror=alert(1)> \u202egnp.exe"
-)
 
 
 def data_of(html: str) -> dict[str, Any]:
@@ -57,20 +54,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> EmbeddingLayer:
 # -- the frame ---------------------------------------------------------------------------------------------------
 
 
-def test_the_page_needs_nothing_else(small: EmbeddingLayer) -> None:
-    html = page(small, SENTENCE)
-    reader = read(html)
-    assert {tag for tag, attributes in reader.elements if "src" in attributes} == set()
-    assert [attributes["href"] for _, attributes in reader.elements if "href" in attributes] == ["data:,"]
-    assert not re.search(r"https?:|//[a-z]+\.|@import|url\(", html)
-    (policy,) = (a["content"] for a in reader.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
-    assert policy is not None and policy.startswith("default-src 'none';"), "what slips in is not fetched"
-    assert "<p>Read one row of the table for each id: <code>y[i] = table[ids[i]]</code>.</p>" in html
-    assert "<pre>y = (x - mean) / sqrt(variance + eps) * weight + bias</pre>" in html and "&gt;&gt;&gt;" not in html
-
-
 @given(text=st.text(max_size=20))
-@example(text=HOSTILE[:40])
+@example(text="</script><script>alert(1)</script> <!--d")
 @example(text="a\x00b\ufeff\u2028c\r\nd")
 @example(text="\u200f\u0645\u06cc\u200c\u062e")
 def test_any_text_gives_a_well_formed_page(small: EmbeddingLayer, text: str) -> None:
@@ -105,16 +90,14 @@ def test_every_family_has_a_page_with_the_numbers_of_its_trace(name: str, tmp_pa
     data, trace = data_of(html), layer.trace(**layer.tokenize(text))
     stages = [stage for group in data["groups"] for stage in group["stages"]]
     shown = {stage["name"]: stage["rows"] for stage in stages}
-    for path, rows in trace.items():
-        if rows.dtype.kind == "f" and path != "sum":
-            assert same_bits(np.ascontiguousarray(rows[0]), shown[path.rpartition(".")[2]]), path
+    numbers = {path: rows for path, rows in trace.items() if rows.dtype.kind == "f"}
+    for path in numbers.keys() - {"sum"}:
+        assert same_bits(np.ascontiguousarray(trace[path][0]), shown[path.rpartition(".")[2]]), path
     norm = data["norm"]
     last = stages[-1] if norm is None else data["groups"][norm["group"]]["stages"][norm["stage"] - 1]
     assert same_bits(trace["sum"][0], last["rows"]), "a sum of one is the rows just shown"
     assert same_bits(stages[-1]["rows"], layer(**layer.tokenize(text))[0])
-    assert [group["dim"] for group in data["groups"]] == list(
-        dict.fromkeys(rows.shape[-1] for rows in trace.values() if rows.dtype.kind == "f")
-    )
+    assert [group["dim"] for group in data["groups"]] == [*dict.fromkeys(rows.shape[-1] for rows in numbers.values())]
     positions = trace.get("position_ids")
     assert (data["similarity"] is None) == (positions is None)
     if positions is not None:
@@ -136,11 +119,18 @@ def test_the_lookups_say_which_rows_they_took(minilm: Path) -> None:
     assert words["reach"] == types["reach"] == positions["reach"] == total["reach"] != normed["reach"]
 
 
-def test_the_page_of_a_real_model_and_layer_norm_s_numbers(minilm: Path) -> None:
+def test_the_page_of_a_real_model_needs_nothing_else_and_has_layer_norm_s_numbers(minilm: Path) -> None:
     layer = minibert.load(minilm)
     html = page(layer, SENTENCE)
     reader = read(html)
     assert html.startswith("<!doctype html>")
+    assert {tag for tag, attributes in reader.elements if "src" in attributes} == set()
+    assert [attributes["href"] for _, attributes in reader.elements if "href" in attributes] == ["data:,"]
+    assert not re.search(r"https?:|//[a-z]+\.|@import|url\(", html)
+    (policy,) = (a["content"] for a in reader.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None and policy.startswith("default-src 'none';"), "what slips in is not fetched"
+    assert "<p>Read one row of the table for each id: <code>y[i] = table[ids[i]]</code>.</p>" in html
+    assert "<pre>y = (x - mean) / sqrt(variance + eps) * weight + bias</pre>" in html and "&gt;&gt;&gt;" not in html
     assert "7 tokens of bert → (1, 7, 384), float32" in reader.text("p")
     assert [attributes["value"] for attributes in reader.all("input")] == list("0123456")
     tokens = ["[CLS]", "we", "lived", "above", "the", "clouds", "[SEP]"]

@@ -454,7 +454,7 @@ def test_a_call_with_a_batch_is_spread_too_and_a_copy_has_the_same_threads() -> 
         assert pickle.loads(pickle.dumps(encoder)).threads == 2
 
 
-def test_what_comes_after_pooling_is_computed_with_its_tile() -> None:
+def test_what_comes_after_pooling_is_computed_with_its_tile_and_a_dropped_stream_holds_nothing() -> None:
     """A Dense layer multiplies too: on a thread of ours, while BLAS is held."""
     seen: list[int] = []
     with minibert.load_encoder(MODEL) as encoder:
@@ -463,11 +463,7 @@ def test_what_comes_after_pooling_is_computed_with_its_tile() -> None:
         watched = lambda *given: [seen.append(len(computing._work.slots)), pool(*given)][1]  # noqa: E731
         with mock.patch.object(pipeline, "pool", watched):
             assert np.array_equal(pipeline.all(TEXTS), whole)
-    assert seen and set(seen) == {1}
-
-
-def test_a_dropped_stream_holds_nothing() -> None:
-    with minibert.load_encoder(MODEL) as encoder:
+        assert seen and set(seen) == {1}
         stream = encoder.pipeline(threads=2).stream(chunked(TEXTS, 40))
         next(stream)
         assert not computing._work.slots
