@@ -17,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from checkpoints import same_bits, wordpiece_json
+from command_line import Patch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from killed_runs import content
@@ -221,9 +222,7 @@ def test_bad_rows_end_a_run_or_are_left_out_and_listed(form: str, model: Path, t
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_long_texts_and_columns_end_a_shard(
-    form: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_texts_and_columns_end_a_shard(form: str, model: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     """A column of strings holds 2 GiB; the ends are the same however the rows come, so that a run goes on."""
     monkeypatch.setattr(job_module, "LONGEST_SHARD", 1000)
     pages = ["x" * length for length in (400, 400, 3000, 0, 900, 500, 300)]
@@ -477,9 +476,7 @@ def test_a_checksum_is_of_the_values(place: Path, rows: list[Any], other: list[A
         assert (found == stored.checksum(different)) == (column.to_pylist() == different.to_pylist())
 
 
-def test_a_run_that_goes_on_has_the_ranges_of_the_first_vectors_and_the_rows_of_a_shard(
-    model: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_goes_on_has_the_first_ranges_and_the_rows_of_a_shard(model: Path, tmp_path: Path) -> None:
     """Each shard says them."""
     texts = [None, None, *TEXTS[:28]]
     source, out = jsonl(tmp_path / "a.jsonl", ({"text": text} for text in texts)), tmp_path / "out"

@@ -64,7 +64,7 @@ def test_killed_at_each_renaming_and_where_no_file_may_grow(
         assert (code, content(folder)) == (0, whole), told
 
 
-def test_a_disk_that_fails_at_any_write(
+def test_a_disk_full_at_any_write(
     model: Path, source: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     """Each time that something is to be on the disk, there is no room: the error says so, and the next run goes on."""

@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from command_line import Patch, Printed
 from fake_hub import commit_of, hub_of
 from limits import CHILD_SECONDS
 from many_texts import WORDS
@@ -153,7 +154,7 @@ def wait_for(what: Callable[[], Any], job: subprocess.Popen[str]) -> Any:
 
 
 @pytest.mark.ray
-def test_a_worker_is_killed_and_every_row_is_there_once(
+def test_a_worker_is_killed_and_each_row_is_there_once(
     address: str, source: Path, minilm: Path, tmp_path: Path
 ) -> None:
     output, before = tmp_path / "vectors", workers()
@@ -253,9 +254,8 @@ WRONG: dict[str, tuple[Callable[[Path, Path], Any], str]] = {
 
 @pytest.mark.parametrize(("change", "message"), WRONG.values(), ids=WRONG.keys())
 def test_what_cannot_be_done_is_refused_before_anything_starts(
-    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, change: Any, message: str,
-) -> None:  # fmt: skip
+    source: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch, change: Any, message: str
+) -> None:
     shutil.copytree(source, tmp_path / "input")
     shutil.copytree(TINY, tmp_path / "model")
     output = tmp_path / "vectors"
@@ -280,15 +280,13 @@ def test_a_folder_that_lacks_rows_never_gets_the_output_s_name(tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["vectors"]
 
 
-def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_it_says_what_to_install(monkeypatch: Patch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"2.60"):
         script.start("127.0.0.1:1", 1)
 
 
-def test_all_workers_get_the_commit_that_the_branch_had_at_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_workers_get_the_commit_that_the_branch_had_at_the_start(tmp_path: Path, monkeypatch: Patch) -> None:
     """test_engines proves that a worker computes the vectors."""
     arguments = script.arguments_of(["in", "out", "--model", "someone/tiny", "--concurrency", "1"])
     with hub_of(monkeypatch, tmp_path / "home", "someone/tiny", TINY):

@@ -125,8 +125,8 @@ REFUSED = [
     ("a.csv", b'"text\n', {}, "CSV"),
     ("a.parquet", b"", {}, "Parquet"),
     ("a.parquet", b"PAR1" + bytes(20) + b"PAR1", {}, "Parquet"),
-    ("a.parquet", [b"a"], {}, "'text' .*binary"),
-    ("a.parquet", [1], {}, "'text' .*int64"),
+    ("a.parquet", pa.table({"text": [b"a"]}), {}, "'text' .*binary"),
+    ("a.parquet", pa.table({"text": [1]}), {}, "'text' .*int64"),
     ("a.parquet", TWICE, {}, "2 .*'n'"),
     ("a.parquet", TWICE, {"keep": [], "text_column": "n"}, "2 .*'n'"),
     ("a.parquet", TWICE, {"keep": [], "id_column": "n"}, "2 .*'n'"),
@@ -138,15 +138,12 @@ REFUSED = [
 
 @pytest.mark.parametrize(("name", "content", "options", "error"), REFUSED)
 def test_a_file_that_is_refused(
-    name: str, content: Any, options: dict[str, Any], error: str, tmp_path: Path, monkeypatch: Patch
+    name: str, content: Any, options: Any, error: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     if "16" in error:
         monkeypatch.setattr("minibert.files.reading.LONGEST_LINE", 16)
     path = tmp_path / name
-    if isinstance(content, bytes):
-        made(path, content)
-    else:
-        parquet.write_table(content if content is TWICE else pa.table({"text": content}), path)
+    made(path, content) if isinstance(content, bytes) else parquet.write_table(content, path)
     with pytest.raises(ValueError, match=error) as caught:
         read(path, **options)
     assert str(path) in str(caught.value)

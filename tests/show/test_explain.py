@@ -245,9 +245,7 @@ COUNT = sum(key.startswith(("transformer.h.", "transformer.ln_f.")) for key in P
         (BERT | {"add_cross_attention": True}, NAMED, "not available: config.json: .*add_cross_attention", None),
     ],
 )  # fmt: skip
-def test_what_is_told(
-    config: dict[str, Any], tensors: dict[str, Array], blocks: str, on_disk: str | None, tmp_path: Path
-) -> None:
+def test_what_is_told(config: Any, tensors: Any, blocks: str, on_disk: str | None, tmp_path: Path) -> None:
     told = told_of(checkpoints.write(tmp_path, config, tensors))
     assert re.match(blocks, told["blocks"])
     assert on_disk is None if "blocks on disk" not in told else told["blocks on disk"].endswith(str(on_disk))

@@ -291,7 +291,7 @@ def test_every_answer_has_the_headers_of_the_page(running: Running, monkeypatch:
 
 
 @pytest.mark.parametrize(("error", "printed"), [(ConnectionResetError(), False), (KeyError("lost"), True)])
-def test_a_client_that_leaves_prints_no_traceback(
+def test_a_client_that_left_prints_no_traceback(
     error: Exception, printed: bool, running: Running, capsys: Printed
 ) -> None:
     try:

@@ -163,9 +163,7 @@ def test_the_page_of_a_real_model_needs_nothing_else_and_has_layer_norm_s_number
         ("marian-encoder", ["lookup", "default_position_ids", "sinusoidal_positions", "scale"]),
     ],
 )
-def test_the_formulas_of_the_layer_stand_in_the_order_of_the_equations(
-    name: str, formulas: list[str], tmp_path: Path
-) -> None:
+def test_formulas_of_the_layer_stand_in_the_order_of_equations(name: str, formulas: list[str], tmp_path: Path) -> None:
     html = page(BY_NAME[name].with_words(tmp_path), "w5 w9")
     found = re.findall(r"<li><h3><code>(\w+)</code></h3>", html)
     assert found == formulas

@@ -24,7 +24,6 @@ from minibert.cli import main
 from minibert.equations.input_layer import Array, sinusoidal_positions
 from minibert.equations.similarity import cosine_similarity
 from minibert.models.encoder import Encoder
-from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.patching import patching_map
 from minibert.show import plot
 from minibert.show.attention import PARTS, shares_of, terms_of
@@ -33,21 +32,13 @@ from minibert.show.pictures import PICTURES, picture, position_table
 WORDS, BYTES = " ".join(f"w{i}" for i in (5, 9, 7, 3, 5)), "he was here"
 
 
-@pytest.fixture
-def layer(request: pytest.FixtureRequest, tmp_path: Path) -> EmbeddingLayer:
-    """The tiny checkpoint of the case named by the parameter, with a tokenizer for w0, w1, ..."""
-    return BY_NAME[request.param].with_words(tmp_path)
-
-
 @pytest.mark.parametrize(
-    ("layer", "first"),
-    [("bert", 0), ("roberta", 2), ("opt", 2), ("gpt2", 0), ("marian-encoder", 0), ("mpnet", 2)],
-    indirect=["layer"],
+    ("name", "first"), [("bert", 0), ("roberta", 2), ("opt", 2), ("gpt2", 0), ("marian-encoder", 0), ("mpnet", 2)]
 )
-def test_the_position_table_begins_where_texts_do(layer: EmbeddingLayer, first: int) -> None:
+def test_the_position_table_begins_where_texts_do(name: str, first: int, tmp_path: Path) -> None:
     """Its row 0 is added to the first token of a text."""
-    table = position_table(layer)
-    trace = layer.trace([[5, 9, 7]])
+    layer = BY_NAME[name].with_words(tmp_path)
+    table, trace = position_table(layer), layer.trace([[5, 9, 7]])
     received = next(rows for name, rows in trace.items() if "position" in name or "wpe" in name if rows.ndim == 3)
     assert np.array_equal(table[:3], received[0])
     assert len(table) == layer.max_length
@@ -86,9 +77,9 @@ ADDENDS = {
 }
 
 
-@pytest.mark.parametrize(("layer", "names"), ADDENDS.items(), ids=list(ADDENDS), indirect=["layer"])
-def test_the_addends_drawn_are_those_of_the_sum(layer: EmbeddingLayer, names: list[str], monkeypatch: Patch) -> None:
-    drawn = {}
+@pytest.mark.parametrize("name", ADDENDS)
+def test_the_addends_drawn_are_those_of_the_sum(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
+    layer, drawn = BY_NAME[name].with_words(tmp_path), {}
 
     def sum_steps(addends: dict[str, np.ndarray], normed: np.ndarray | None) -> plt.Axes:
         drawn.update(addends, normed=normed)
@@ -98,7 +89,7 @@ def test_the_addends_drawn_are_those_of_the_sum(layer: EmbeddingLayer, names: li
     picture("sum", layer, WORDS)
     normed = drawn.pop("normed")
     trace = layer.trace(**layer.tokenize(WORDS))
-    assert list(drawn) == names
+    assert list(drawn) == ADDENDS[name]
     np.testing.assert_allclose(np.sum(list(drawn.values()), axis=0), trace["sum"][0, 0], atol=1e-7)  # 6e-8 measured
     norms = [rows for name, rows in trace.items() if "orm" in name]
     assert (normed is None) == (norms == [])

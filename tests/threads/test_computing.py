@@ -22,7 +22,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from command_line import Printed, failure
+from command_line import Patch, Printed, failure
 from limits import CHILD_SECONDS
 from needed import missing
 from reference_files import REFERENCE
@@ -64,7 +64,7 @@ class Blas:
 
 
 @pytest.fixture
-def blas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blas]:
+def blas(monkeypatch: Patch) -> Iterator[Blas]:
     """A BLAS whose number is looked at, on a machine of two cores."""
     made = Blas()
     monkeypatch.setattr(computing, "libraries", lambda: (made,))
@@ -112,9 +112,7 @@ def test_alone_and_small_it_keeps_its_threads_until_a_second_begins(blas: Blas) 
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("blas")
-def test_it_has_its_threads_unless_others_want_the_cores(
-    wanting: int, takes: int, since: float, pays: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_who_want_the_cores(wanting: int, takes: int, since: float, pays: bool, monkeypatch: Patch) -> None:
     """Threads of BLAS that still spin are not counted as others."""
     for name, found in {"running": wanting, "blas_takes": takes}.items():
         monkeypatch.setattr(computing, name, lambda found=found: found)
@@ -127,7 +125,7 @@ def test_it_has_its_threads_unless_others_want_the_cores(
 
 
 @pytest.mark.usefixtures("blas")
-def test_after_a_text_that_waited_for_its_core_it_is_held_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_text_that_waited_for_its_core_it_is_held_for_a_while(monkeypatch: Patch) -> None:
     now = [100.0, 0.0]  # of the clock, of the processor
     for name in ("monotonic", "perf_counter"):
         monkeypatch.setattr(computing, name, lambda: now[0])
@@ -152,7 +150,7 @@ def test_after_a_text_that_waited_for_its_core_it_is_held_for_a_while(monkeypatc
     assert alone.pays()
 
 
-def test_a_single_tile_is_watched(blas: Blas, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_tile_is_watched(blas: Blas, monkeypatch: Patch) -> None:
     monkeypatch.setattr(computing, "thread_time", lambda: 0.0)  # it waited for its core all the time
     monkeypatch.setattr(computing, "monotonic", lambda: 0.0)  # and the while lasts
     assert (numbers_in_tiles(blas), numbers_in_tiles(blas)) == ([8], [1])
@@ -246,7 +244,7 @@ def called(name: str) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["one tile", *CALLS])
-def test_ctrl_c_at_any_step(name: str, blas: Blas, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_at_any_step(name: str, blas: Blas, monkeypatch: Patch) -> None:
     """A call gives all its numbers or raises KeyboardInterrupt; its threads end, and the next call is right.
 
     At each step of a call for one tile, and at random ones of the others.
@@ -278,7 +276,7 @@ def test_ctrl_c_at_any_step(name: str, blas: Blas, monkeypatch: pytest.MonkeyPat
     assert pressed == count if name == "one tile" else pressed > EACH // 2
 
 
-def test_ctrl_c_while_a_slot_is_waited_for(blas: Blas, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_a_slot_is_waited_for(blas: Blas, monkeypatch: Patch) -> None:
     monkeypatch.setattr(computing, "cores", lambda: 1)
     with taken_elsewhere(1):
         with monkeypatch.context() as meanwhile:
@@ -318,7 +316,7 @@ def test_a_forked_child_has_the_threads_of_its_blas_and_threads_and_slots_of_its
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_no_child_is_made_while_another_thread_sets_the_number(blas: Blas, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_child_is_made_while_another_thread_sets_the_number(blas: Blas, monkeypatch: Patch) -> None:
     """threadpoolctl has a lock there, which the child would find closed for ever."""
     theirs, inside, goes_on = threading.Lock(), threading.Event(), threading.Event()
     real, codes = Blas.set_num_threads, list[int]()
@@ -385,7 +383,7 @@ def test_a_call_takes_as_many_threads_as_it_is_told(count: int) -> None:
 
 @pytest.mark.usefixtures("blas")
 @pytest.mark.parametrize("most", [1, 2])
-def test_a_call_inside_a_tile_waits_for_no_other_turn(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_inside_a_tile_waits_for_no_other_turn(most: int, monkeypatch: Patch) -> None:
     monkeypatch.setattr(computing, "cores", lambda: most)
     done: list[tuple[int, int, bool]] = []
 
@@ -403,7 +401,7 @@ def test_a_call_inside_a_tile_waits_for_no_other_turn(most: int, monkeypatch: py
 # -- what cannot be held -----------------------------------------------------------------------------------------------
 
 
-def test_a_blas_that_cannot_be_held_leaves_one_thread_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blas_that_cannot_be_held_leaves_one_thread_of_ours(monkeypatch: Patch) -> None:
     monkeypatch.setattr(computing, "libraries", lambda: ())
     owners: list[int] = []
     compute(lambda _: owners.append(threading.get_ident()), range(8), 4)
