@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import product
 from pathlib import Path
+from unittest import mock
 
 import encoders
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from command_line import Patch, Printed
+from command_line import Printed
 from drawn import normal
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -78,19 +79,13 @@ ADDENDS = {
 
 
 @pytest.mark.parametrize("name", ADDENDS)
-def test_the_addends_drawn_are_those_of_the_sum(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
-    layer, drawn = BY_NAME[name].with_words(tmp_path), {}
-
-    def sum_steps(addends: dict[str, np.ndarray], normed: np.ndarray | None) -> plt.Axes:
-        drawn.update(addends, normed=normed)
-        return Figure().subplots()
-
-    monkeypatch.setattr(plot, "sum_steps", sum_steps)
-    picture("sum", layer, WORDS)
-    normed = drawn.pop("normed")
-    trace = layer.trace(**layer.tokenize(WORDS))
-    assert list(drawn) == ADDENDS[name]
-    np.testing.assert_allclose(np.sum(list(drawn.values()), axis=0), trace["sum"][0, 0], atol=1e-7)  # 6e-8 measured
+def test_the_addends_drawn_are_those_of_the_sum(name: str, tmp_path: Path) -> None:
+    layer = BY_NAME[name].with_words(tmp_path)
+    with mock.patch.object(plot, "sum_steps", wraps=plot.sum_steps) as drawing:
+        picture("sum", layer, WORDS)
+    (addends, normed), trace = drawing.call_args.args, layer.trace(**layer.tokenize(WORDS))
+    assert list(addends) == ADDENDS[name]
+    np.testing.assert_allclose(np.sum(list(addends.values()), axis=0), trace["sum"][0, 0], atol=1e-7)  # 6e-8 measured
     norms = [rows for name, rows in trace.items() if "orm" in name]
     assert (normed is None) == (norms == [])
     if normed is not None:

@@ -19,7 +19,7 @@ class Reader(HTMLParser):
     """Reads a page strictly: every element is closed in its turn, no id occurs twice."""
 
     def __init__(self, html: str) -> None:
-        super().__init__(convert_charrefs=True)
+        super().__init__()
         self.open: list[str] = []
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.texts: list[tuple[str, str]] = []  # the innermost open element, and a text in it
@@ -32,9 +32,6 @@ class Reader(HTMLParser):
         self.elements.append((tag, dict(attributes)))
         if tag not in EMPTY:
             self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attributes)))
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
