@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from checkpoints import same_bits
 from drawn import cosine
-from strict_html import data_of_script, read, unpacked
+from strict_html import data_of_script, unpacked
 
 import minibert
 from minibert import equations
@@ -33,7 +33,6 @@ def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def test_the_page_has_the_numbers_of_the_trace(encoder: Encoder) -> None:
     name, html = encoder.embeddings.family.model_type, page(encoder, TEXT)
-    read(html)
     trace, behind = encoder.trace(**encoder.tokenize(TEXT)), data_of_script(html, "blockdata")
     seq = trace["hidden_states.0"].shape[1]
     assert (behind["blocks"], behind["heads"]) == (encoders.DEPTH, encoders.HEADS)

@@ -17,7 +17,7 @@ from command_line import Patch, Printed
 from drawn import cosine
 from limits import CHILD_SECONDS
 from served import Address, Answer, live_served
-from strict_html import data_of_script, read, unpacked
+from strict_html import data_of_script, unpacked
 
 import minibert
 from minibert.equations.blocks import softmax
@@ -215,11 +215,9 @@ def test_a_head_gets_the_name_of_the_attention_that_is_planted(name: str, most: 
 
 def test_the_page_opens_at_its_state_and_is_saved_with_one(gpt2: Live) -> None:
     html = gpt2.page("wonderfu")
-    read(html)
     assert "connect-src 'self'" in html and data_of_script(html, "livedata")["state"]["text"] == "wonderfu"
     state = {"text": "wonderfu", "heads": [[1, 2]], "beside": "beautifu"}
     saved = gpt2.saved({"state": state, "token": 3, "sample": None, "cell": None})["html"]
-    read(saved)
     assert "connect-src" not in saved and "http" not in saved.replace("http-equiv", "").replace(
         "http://www.w3.org/2000/svg", ""
     )
@@ -231,7 +229,6 @@ def test_the_page_opens_at_its_state_and_is_saved_with_one(gpt2: Live) -> None:
 def test_an_input_layer_alone_has_a_page_too(tmp_path: Path) -> None:
     live = Live(minibert.load(encoders.write_with_words(tmp_path, "bert")))
     html = live.page("we lived")
-    read(html)
     assert data_of_script(html, "livedata")["blocks"] == 0
     assert len(live.state({"text": "we lived above"})["numbers"]["data"]["tokens"]) == 5
     with pytest.raises(ValueError):

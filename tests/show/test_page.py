@@ -85,9 +85,7 @@ def test_tokens_are_never_markup(tmp_path: Path) -> None:
 def test_every_family_has_a_page_with_the_numbers_of_its_trace(name: str, tmp_path: Path) -> None:
     layer = BY_NAME[name].with_words(tmp_path)
     text = "w5 w9 w7 w5 w11"
-    html = page(layer, text)
-    read(html)
-    data, trace = data_of(html), layer.trace(**layer.tokenize(text))
+    data, trace = data_of(page(layer, text)), layer.trace(**layer.tokenize(text))
     stages = [stage for group in data["groups"] for stage in group["stages"]]
     shown = {stage["name"]: stage["rows"] for stage in stages}
     numbers = {path: rows for path, rows in trace.items() if rows.dtype.kind == "f"}

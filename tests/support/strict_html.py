@@ -46,13 +46,6 @@ class Reader(HTMLParser):
         return "".join(text for name, text in self.texts if name == tag)
 
 
-def data_of_script(html: str, name: str) -> dict[str, Any]:
-    """The data of the page's script element of this id."""
-    (text,) = re.findall(rf'<script type="application/json" id="{name}">(.*?)</script>', html, re.DOTALL)
-    data: dict[str, Any] = json.loads(text)
-    return data
-
-
 def unpacked(numbers: str, *shape: int, kind: str = "f4") -> Array:
     return np.frombuffer(base64.b64decode(numbers), f"<{kind}").reshape(shape or -1)
 
@@ -65,3 +58,11 @@ def read(html: str) -> Reader:
     for _, attributes in reader.elements:
         assert attributes.get("aria-labelledby", ids[0]) in ids
     return reader
+
+
+def data_of_script(html: str, name: str) -> dict[str, Any]:
+    """The data of the page's script element of this id; the page is read strictly."""
+    read(html)
+    (text,) = re.findall(rf'<script type="application/json" id="{name}">(.*?)</script>', html, re.DOTALL)
+    data: dict[str, Any] = json.loads(text)
+    return data
