@@ -1,5 +1,5 @@
 """scripts/bulk_ray.py on a real Ray of one machine and two workers: every row once, with the numbers of one process.
-And what any engine of many machines needs: an encoder that is sent to workers, threads that are kept to, bounded memory.
+And what any engine of many machines needs: an encoder that is sent, threads that are kept to, bounded memory.
 """
 
 from __future__ import annotations

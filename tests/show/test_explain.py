@@ -153,18 +153,9 @@ def test_tokens_cannot_command_the_terminal(tmp_path: Path) -> None:
 TEXT = "we lived above the clouds"
 
 
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
-    return load_encoder(encoders.write(tmp_path_factory.mktemp("bert"), "bert"))
-
-
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
-    return load_encoder(encoders.write_gpt2(tmp_path_factory.mktemp("gpt2")))
-
-
-def test_formulas_name_what_they_take_and_the_last_step_what_it_gives(bert: Encoder, gpt2: Encoder) -> None:
+def test_formulas_name_what_they_take_and_the_last_step_what_it_gives(tmp_path: Path) -> None:
     """Names and order of all steps: see test_every_family."""
+    bert, gpt2 = (load_encoder(encoders.write(tmp_path / name, name)) for name in ("bert", "gpt2"))
 
     def told(encoder: Encoder, block: int, last: str) -> dict[str, str]:
         steps = list(block_steps(encoder, encoder.trace([[5, 6, 7]]), block, head=2))
@@ -185,7 +176,8 @@ def test_formulas_name_what_they_take_and_the_last_step_what_it_gives(bert: Enco
     assert "later tokens masked" in of["probabilities, attentions.1"] and "tanh" in of["mlp.act"]
 
 
-def test_probabilities_stand_beside_their_tokens_and_numbers_are_those_of_the_first(bert: Encoder) -> None:
+def test_probabilities_stand_beside_their_tokens_and_numbers_are_those_of_the_first(tmp_path: Path) -> None:
+    bert = load_encoder(encoders.write(tmp_path, "bert"))
     head, trace = 2, bert.trace(**bert.tokenize(TEXT))
     lines, weights = list(explain_block(bert, TEXT, 1, head)), trace["attentions.1"][0, head]
     tokens = bert.tokens(bert.tokenize(TEXT)["input_ids"])[0]

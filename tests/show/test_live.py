@@ -171,28 +171,20 @@ def test_the_map_is_of_the_texts_as_typed(gpt2: Live, encoder: Encoder, monkeypa
             gpt2.map({"state": given, "token": 3})
 
 
-@pytest.mark.parametrize(("name", "text"), [("gpt2-words", "banana"), ("bert-words", "banan[MASK]")])
-def test_kinds_are_measured_on_the_weights(name: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "text", "few", "separator"),
+    [("gpt2-words", "banana", "a", None), ("bert-words", "banan[MASK]", "", "[SEP]")],
+)
+def test_kinds_are_of_the_weights(name: str, text: str, few: str, separator: str | None) -> None:
     live = Live(minibert.load_encoder(SMALL_GPT2.parent / name))
-    answer, with_separator = live.state({"text": text}), name == "bert-words"
-    assert live.usual_text() == ("questi[MASK]n" if with_separator else "wonderfu"), "with a mask to find"
-    kinds, weights = answer["numbers"]["livedata"]["kinds"], weights_of(answer).astype(np.float64)
-    tokens = answer["numbers"]["data"]["tokens"]
-    assert (kinds["kinds"][-1] == "[SEP]") is with_separator, "the tokenizer's; GPT-2's has none"
-    for (block, head), _ in np.ndenumerate(weights[..., 0, 0]):
-        own, queries = weights[block, head], range(2, len(tokens))
-        same = [sum(own[i, j] for j in range(len(tokens)) if j != i and tokens[j] == tokens[i]) for i in queries
-                if tokens.count(tokens[i]) > 1]  # fmt: skip
-        means = [np.mean([own[i, i - 1] for i in queries]), np.diag(own, k=1)[2:].mean() if with_separator else 0,
-                 np.mean([own[i, 0] for i in queries]), np.mean(same)]  # fmt: skip
-        if with_separator:
-            means.append(own[2:, -1].mean())
-        assert np.allclose(kinds["shares"][block][head][: len(means)], means, atol=1e-12)
-        assert with_separator or kinds["shares"][block][head][4] is None
-        name = kinds["kinds"][int(np.argmax(means))] if max(means) >= kinds["least"] else "none"
-        assert kinds["names"][block][head] == name
-    few = live.state({"text": "" if with_separator else "a"})["numbers"]["livedata"]["kinds"]
-    assert few["shares"][0][0] == [None] * 5 and few["names"][0][0] == "none"
+    assert live.encoder is not None
+    assert live.usual_text() == ("questi[MASK]n" if separator else "wonderfu"), "with a mask to find"
+    answer, ids = live.state({"text": text}), live.encoder.tokenize(text)["input_ids"][0]
+    found = named_kinds(weights_of(answer), ids, ids[-1] if separator else None, separator)
+    assert answer["numbers"]["livedata"]["kinds"] == found
+    assert separator or {shares[4] for block in found["shares"] for shares in block} == {None}
+    found = live.state({"text": few})["numbers"]["livedata"]["kinds"]
+    assert found["shares"][0][0] == [None] * 5 and found["names"][0][0] == "none"
 
 
 SEP, IDS = 3, np.array([2, 7, 8, 9, 8, 3])  # a word twice, the separator at the end
@@ -211,6 +203,14 @@ def test_a_head_gets_the_name_of_the_attention_that_is_planted(name: str, most: 
     assert len(found["kinds"]) == len(found["shares"][0][0]) == 5
     twice = np.array([2, 7, SEP, 8, 9, SEP])  # a separator is no word
     assert named_kinds(weights[None, None], twice, SEP, "[SEP]")["shares"][0][0][3] is None
+
+
+def test_shares_of_kinds_are_means_over_the_queries() -> None:
+    w = np.random.default_rng(0).dirichlet(np.ones(6), 6)
+    means = [np.diag(w, -1)[1:].mean(), np.diag(w, 1)[2:].mean(), w[2:, 0].mean(), (w[2, 4] + w[4, 2]) / 2,
+             w[2:, 5].mean()]  # fmt: skip
+    found = named_kinds(w[None, None], IDS, SEP, "[SEP]")
+    assert np.allclose(found["shares"][0][0], means, atol=1e-12)
 
 
 def test_the_page_opens_at_its_state_and_is_saved_with_one(gpt2: Live) -> None:

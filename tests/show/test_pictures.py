@@ -93,13 +93,8 @@ def test_the_addends_drawn_are_those_of_the_sum(name: str, tmp_path: Path) -> No
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return encoders.write_gpt2(tmp_path_factory.mktemp("gpt2"))
-
-
-@pytest.fixture(scope="module")
-def gpt2(folder: Path) -> Encoder:
-    return encoders.computed_once(minibert.load_encoder(folder))
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    return encoders.computed_once(minibert.load_encoder(encoders.write_gpt2(tmp_path_factory.mktemp("gpt2"))))
 
 
 def drawn(ax: Axes) -> np.ma.MaskedArray:
@@ -137,8 +132,8 @@ def test_terms_are_in_percent_and_each_line_names_its_parts(gpt2: Encoder) -> No
     assert written == {(h, i): str(round(share)) for (i, h), share in np.ndenumerate(shares.reshape(9, -1))}
 
 
-def test_plot_attention_writes_a_picture(folder: Path, tmp_path: Path, capsys: Printed) -> None:
-    path = tmp_path / "attention.svg"
+def test_plot_attention_writes_a_picture(tmp_path: Path, capsys: Printed) -> None:
+    folder, path = encoders.write_gpt2(tmp_path / "gpt2"), tmp_path / "attention.svg"
     command = ["plot", "attention", "--model", str(folder), "--text", BYTES, "-o", str(path)]
     assert main(command) == 0
     assert "--block N --head N draws one head with" in capsys.readouterr().err
@@ -235,9 +230,6 @@ def test_what_cannot_be_drawn_is_refused(draw: Callable[[], object], said: str) 
         draw()
 
 
-# rows
-
-
 def test_position_rows_lie_over_the_token_row_on_one_scale() -> None:
     table, token_row = normal(30, 8), normal(8, seed=4)
     axes = plot.position_rows(table, token_row, positions=[0, 7, 29], token="$_{")
@@ -277,9 +269,6 @@ def test_a_row_can_be_drawn_with_the_sum_and_in_several_lines() -> None:
         assert np.array_equal(line.get_xdata(), np.arange(start, 8, 2))
         assert np.array_equal(line.get_ydata(), table[2, start::2])
         assert line.get_label() == f"position 2, {name}"
-
-
-# images
 
 
 def test_an_image_shows_every_number() -> None:
@@ -329,9 +318,6 @@ def test_arrows_of_a_colour_bar_and_names_of_a_square() -> None:
     assert plot.table_image(np.zeros((2, 2))).images[0].get_clim() == (-1, 1)
 
 
-# the sum
-
-
 def test_sum_steps_draw_each_line_on_its_own_scale() -> None:
     addends = {"word": normal(8), "token type": normal(8, seed=4) / 40, "position": normal(8, seed=5)}
     total, normed = np.sum([*addends.values()], axis=0), 50 * normal(8, seed=6)
@@ -350,9 +336,6 @@ def test_sum_steps_draw_each_line_on_its_own_scale() -> None:
     assert texts_of(ax.get_yticklabels()) == names and list(ax.get_yticks()) == heights
     notes = [text for text in texts_of(ax.texts) if text.startswith("mean")]
     assert notes[3] == f"mean {total.mean():.3f}\nstd {total.std():.3f}" and len(notes) == 5
-
-
-# attention
 
 
 def test_all_heads_stand_in_lines_of_blocks_on_one_scale() -> None:
@@ -376,8 +359,6 @@ def test_relative_bias_shows_each_distance_once(query: int, key: int) -> None:
     # the column of distance d is centred on d
     assert ax.images[0].get_extent() == [-query + 0.5, key - 0.5, 2.5, -0.5]
 
-
-# files
 
 STARTS = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}
 

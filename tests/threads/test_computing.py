@@ -398,9 +398,6 @@ def test_a_call_inside_a_tile_waits_for_no_other_turn(most: int, monkeypatch: Pa
     assert sorted(done) == [(outside, tile, True) for outside in range(4) for tile in range(4)]
 
 
-# -- what cannot be held -----------------------------------------------------------------------------------------------
-
-
 def test_a_blas_that_cannot_be_held_leaves_one_thread_of_ours(monkeypatch: Patch) -> None:
     monkeypatch.setattr(computing, "libraries", lambda: ())
     owners: list[int] = []

@@ -28,9 +28,6 @@ def said(code: str, *arguments: object) -> tuple[str, str, int]:
     return done.stdout, done.stderr, done.returncode
 
 
-# -- without a thread, and with too many ------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "start_new_thread", mock.Mock(side_effect=RuntimeError("can't start new thread")))
@@ -55,9 +52,6 @@ def test_no_more_threads_than_blocks_and_none_for_a_single_text() -> None:
         assert started.call_count == 2
         parallel_for(str, range(1000), 1_000_000)
     assert started.call_count == 2 + pool.MOST_THREADS - 1
-
-
-# -- stopping early -----------------------------------------------------------------------------------------------
 
 
 def test_an_error_waits_for_what_is_under_way_and_begins_no_more() -> None:
@@ -123,8 +117,6 @@ def test_an_error_comes_after_what_was_made_before_it() -> None:
         next(found)
     assert list(found) == []
 
-
-# -- at a process's beginning and end --------------------------------------------------------------------------------
 
 WITH_HELPERS_THAT_WAIT = """
 import threading
