@@ -246,8 +246,7 @@ def read_any(path: Path, form: str) -> list[dict[str, Any]] | None:
         if type(error) in (ValueError, OSError) and str(path) in str(error):
             return None
         raise
-    for row in found:
-        assert row["text"] is None or row["text"].encode() is not None
+    "".join(row["text"] or "" for row in found).encode()
     assert [row["place"][1] for row in found] == list(range(1, len(found) + 1))
     return found
 
@@ -275,8 +274,6 @@ def test_parquet_with_a_damaged_page_that_has_a_checksum(place: Path) -> None:
     """Without one, the text would be another one, and no reader could know."""
     path = place / "checked.parquet"
     parquet.write_table(pa.table({"text": ["we lived"]}), path, compression="none", write_page_checksum=True)
-    content = path.read_bytes()
-    at = content.index(b"we lived")
-    made(path, content[:at] + b"he lived" + content[at + 8 :])
+    made(path, path.read_bytes().replace(b"we lived", b"he lived", 1))
     with pytest.raises(ValueError, match=f"{path}"):
         read(path)
