@@ -368,7 +368,7 @@ def test_who_may_not_read_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_damage_is_found(form: str, model: Path, tmp_path: Path) -> None:
-    """A bit of any column's numbers or letters; a shard that is cut, or not written yet."""
+    """A bit of any column's numbers or letters; a shard that is not written yet."""
     rows = [{"text": text, "n": 1000 + i} for i, text in enumerate(TEXTS[:30])]
     out = tmp_path / "out"
     run(model, jsonl(tmp_path / "a.jsonl", rows), out, form=form, rows_per_shard=10)

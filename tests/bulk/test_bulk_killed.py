@@ -64,9 +64,7 @@ def test_killed_at_each_renaming_and_where_no_file_may_grow(
         assert (code, content(folder)) == (0, whole), told
 
 
-def test_a_disk_full_at_any_write(
-    model: Path, source: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
-) -> None:
+def test_a_full_disk(model: Path, source: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     """Each time that something is to be on the disk, there is no room: the error says so, and the next run goes on."""
     argv, whole = command(model, source), tmp_path / "whole"
     real, calls, full_at = os.fsync, [0], [-1]

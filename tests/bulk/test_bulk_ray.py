@@ -1,12 +1,11 @@
 """scripts/bulk_ray.py on a real Ray of one machine and two workers: every row once, with the numbers of one process.
-And what any engine of many machines needs: an encoder that is sent, threads that are kept to, bounded memory.
+And what any engine of many machines needs: threads that are kept to, and bounded memory. What is sent to a worker, and
+that it opens it again: tests/models/test_encoder.py, test_layer.py, tests/hub.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import multiprocessing
 import os
 import pickle
 import shutil
@@ -15,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from random import Random
@@ -27,7 +25,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from checkpoints import VOCAB, numbers, same_bits
+from checkpoints import VOCAB, numbers
 from command_line import Patch, Printed
 from fake_hub import commit_of, hub_of
 from limits import CHILD_SECONDS
@@ -301,59 +299,9 @@ def test_without_ray_it_says_what_to_install(monkeypatch: Patch) -> None:
 
 
 def test_all_workers_get_the_commit_that_the_branch_had_at_the_start(tmp_path: Path, monkeypatch: Patch) -> None:
-    """That a worker takes it, and computes the vectors: tests/hub and below."""
     arguments = script.arguments_of(["in", "out", "--model", "someone/tiny", "--concurrency", "1"])
     with hub_of(monkeypatch, tmp_path / "home", "someone/tiny", TINY):
         assert commit_of("someone/tiny").encode() in pickle.dumps(script.encoder_of(arguments))
-
-
-# -- any engine ----------------------------------------------------------------------------------------------------
-
-SENT = 4096  # bytes of a pickle at most; measured: 290
-TEXTS = ["we lived above the clouds", "", "a", "the clouds, the clouds!", "lived we?"]
-
-
-@pytest.fixture(scope="module")
-def encoder() -> minibert.Encoder:
-    return minibert.load_encoder(TINY)
-
-
-def test_a_worker_gets_names_and_options_alone(encoder: minibert.Encoder) -> None:
-    want = encoder.encode(TEXTS)
-    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        sent = pickle.dumps(encoder, protocol)  # after use
-        assert len(sent) < SENT < (TINY / "model.safetensors").stat().st_size / 2
-        assert same_bits(pickle.loads(sent).encode(TEXTS), want)
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        assert same_bits(pool.submit(encoder.encode, TEXTS).result(CHILD_SECONDS), want)
-
-
-WORKER = """
-import json, pathlib, pickle, sys
-encoder = pickle.loads(bytes.fromhex(sys.argv[1]))
-encoder.encode(["we lived above the clouds"] * 64)
-found, current = {}, ""
-for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():
-    key, value = (line.split() + [""])[:2]
-    if not key.endswith(":"):
-        current = line.split()[-1]
-    elif current.endswith("model.safetensors") and value.isdigit():
-        found[key] = found.get(key, 0) + int(value) * 1024
-print(json.dumps(found))
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells what of a file is mapped")
-def test_a_worker_maps_the_weights_and_copies_no_page(minilm: Path) -> None:
-    """So workers of one machine share them."""
-    command = [sys.executable, "-c", WORKER, pickle.dumps(minibert.load_encoder(minilm, mmap=True)).hex()]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, env=environment, timeout=CHILD_SECONDS, check=True
-    )
-    found, size = json.loads(done.stdout), (minilm / "model.safetensors").stat().st_size
-    assert found["Size:"] >= size and found["Rss:"] > size / 3  # the blocks are nearly half of the file
-    assert found["Anonymous:"] == 0  # no page was copied by writing to it
 
 
 @pytest.mark.parametrize(("count", "ahead"), [(1, False), (2, True)])

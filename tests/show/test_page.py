@@ -38,10 +38,8 @@ def data_of(html: str) -> dict[str, Any]:
         for stage in group["stages"]:
             stage["rows"] = unpacked(stage["rows"], -1, group["dim"], kind=data["float"])[stage["index"]]
     if (norm := data["norm"]) is not None:
-        for name in ("mean", "variance"):
-            norm[name] = unpacked(norm[name], kind="f8")
-        for name in ("weight", "bias"):
-            norm[name] = norm[name] and unpacked(norm[name], kind=data["float"])
+        for name, kind in {"mean": "f8", "variance": "f8", "weight": data["float"], "bias": data["float"]}.items():
+            norm[name] = norm[name] and unpacked(norm[name], kind=kind)
     return data
 
 
