@@ -282,14 +282,10 @@ def test_the_cosines_are_of_both_traces_and_each_pair_of_tokens_adds_to_the_simi
 
 
 @pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("sentences-cls", "the vector is that of the first token alone"), ("sentences-prompts", "euclidean"),
-        ("late-fixed", "late interaction encodes a query and a document differently"),
-        ("uses-reranker", "CrossEncoder"),
-    ],
-)  # fmt: skip
+    ("name", "why"), [("late-fixed", "a query and a document differently"), ("uses-reranker", "CrossEncoder")]
+)
 def test_a_similarity_that_is_no_sum_is_not_shown(name: str, why: str) -> None:
+    """All others: tests/models/test_search.py."""
     found = data_of_script(page(minibert.load_encoder(REFERENCE / name), "we lived", beside="we"), "besidedata")["sum"]
     assert found.keys() == {"wrong"} and found["wrong"].startswith("Not shown: ") and why in found["wrong"]
 
