@@ -6,9 +6,10 @@ import errno
 import json
 import os
 import shutil
-from itertools import product
+from itertools import chain, product, repeat
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from command_line import Patch, Printed, failure, ran
@@ -64,27 +65,18 @@ def test_killed_at_each_renaming_and_where_no_file_may_grow(
         assert (code, content(folder)) == (0, whole), told
 
 
-def test_a_full_disk(model: Path, source: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
+def test_a_full_disk(model: Path, source: Path, tmp_path: Path, capsys: Printed) -> None:
     """Each time that something is to be on the disk, there is no room: the error says so, and the next run goes on."""
-    argv, whole = command(model, source), tmp_path / "whole"
-    real, calls, full_at = os.fsync, [0], [-1]
-
-    def fsync(file: int) -> None:
-        calls[0] += 1
-        if calls[0] == full_at[0]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(file)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    ran(capsys, *argv, whole)
-    count = calls[0]
-    assert count == 1 + 2 * ROWS // SHARD  # the folder; each shard, and its name
-    for full_at[0] in range(1, count + 1):
-        calls[0], folder = 0, tmp_path / f"full{full_at[0]}"
-        message = failure(capsys, *argv, folder)
+    argv, whole, full = command(model, source), tmp_path / "whole", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with mock.patch.object(os, "fsync") as synced:
+        ran(capsys, *argv, whole)
+    assert synced.call_count == 1 + 2 * ROWS // SHARD  # the folder; each shard, and its name
+    for before in range(synced.call_count):
+        folder = tmp_path / f"full{before}"
+        with mock.patch.object(os, "fsync", side_effect=chain([None] * before, [full], repeat(None))):
+            message = failure(capsys, *argv, folder)
         assert str(folder) in message and "No space left on device" in message
-        assert full_at[0] == 1 or "the shards before it are complete" in message
-        full_at[0] = -1
+        assert before == 0 or "the shards before it are complete" in message
         ran(capsys, *argv, folder)
         assert content(folder) == content(whole)
 

@@ -58,9 +58,7 @@ def _child(argv: list[str], telling: Connection, at: int, after: bool, largest: 
     def killed(self: Path, target: Path) -> Path:
         nonlocal count
         count += 1
-        if count == at and not after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        made = replace(self, target)
+        made = replace(self, target) if after or count != at else self
         if count == at:
             os.kill(os.getpid(), signal.SIGKILL)
         return made
