@@ -161,12 +161,8 @@ def taken_elsewhere(count: int) -> Iterator[threading.Event]:
     """Have a slot on another thread until the event is set; the thread itself lives on meanwhile."""
     inside, ends, lives = (threading.Event() for _ in range(3))
 
-    def tile(_: int) -> None:
-        inside.set()
-        ends.wait()
-
     def other() -> None:
-        compute(tile, [0], count)
+        compute(lambda _: [inside.set(), ends.wait()], [0], count)
         lives.wait()
 
     thread = threading.Thread(target=other)
