@@ -6,13 +6,14 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from itertools import chain, product, repeat
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from command_line import Patch, Printed, failure, ran
-from killed_runs import KILLED, Runs, content
+from killed_runs import KILLED, content, run
 from many_texts import many_texts
 
 from minibert.bulk import job
@@ -20,12 +21,6 @@ from minibert.bulk import job
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="each run is a fork")
 
 ROWS, SHARD = 48, 12
-
-
-@pytest.fixture(scope="module")
-def runs() -> Iterator[Runs]:
-    with Runs() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -44,101 +39,53 @@ def command(model: Path, source: Path, *more: object) -> list[str]:
 
 
 @pytest.mark.parametrize(("form", "precision"), [("arrow", "int8"), ("parquet", "float32")])
-def test_killed_at_each_renaming(
-    form: str, precision: str, runs: Runs, model: Path, source: Path, tmp_path: Path
+def test_killed_at_each_renaming_and_where_no_file_may_grow(
+    form: str, precision: str, model: Path, source: Path, tmp_path: Path
 ) -> None:
-    """Before a shard gets its name and after it, and at each of the runs that go on in one folder."""
+    """Before a shard gets its name and after it; and the system itself takes a part of a file, and no more."""
     argv = command(model, source, "--format", form, "--precision", precision)
-    assert runs.run([*argv, str(tmp_path / "whole")])[0] == 0
+    assert run([*argv, str(tmp_path / "whole")])[0] == 0
     whole = content(tmp_path / "whole")
     assert set(whole) == {f"vectors-{i:05}.{form}" for i in range(ROWS // SHARD)}
-    for at in range(1, len(whole) + 1):
-        for after in (False, True):
-            folder = tmp_path / f"{at}{after}"
-            assert runs.run([*argv, str(folder)], at, after)[0] == KILLED
-            assert len(list(folder.glob("vectors-*"))) == at - (not after)
-            code, told = runs.run([*argv, str(folder)])
-            assert code == 0 and content(folder) == whole, told
-    folder = tmp_path / "often"
-    for count in range(1, len(whole) + 1):  # each run gets one shard further
-        assert runs.run([*argv, str(folder)], 1)[0] == runs.run([*argv, str(folder)], 1, True)[0] == KILLED
-        assert len(list(folder.glob("vectors-*"))) == count
-    assert runs.run([*argv, str(folder)])[0] == 0 and content(folder) == whole
+    often = str(tmp_path / "often")
+    for at, after in product(range(1, len(whole) + 1), (False, True)):
+        folder = tmp_path / f"{at}{after}"
+        assert run([*argv, str(folder)], at, after)[0] == run([*argv, often], 1, after)[0] == KILLED
+        # each of the runs that go on in one folder gets one shard further
+        assert len(list(folder.glob("vectors-*"))) == len(list(Path(often).glob("vectors-*"))) == at - (not after)
+        code, told = run([*argv, str(folder)])
+        assert code == 0 and content(folder) == whole, told
+    assert run([*argv, often])[0] == 0 and content(Path(often)) == whole
+    for largest in (0, 50, 2000, 4000):  # a shard has about 5 kB
+        folder = tmp_path / str(largest)
+        code, told = run([*argv, str(folder)], largest=largest)
+        assert code == 1 and "File too large" in told and told.count("\n") == 1, told
+        assert not list(folder.iterdir())
+        code, told = run([*argv, str(folder)])
+        assert (code, content(folder)) == (0, whole), told
 
 
-# -- a full disk -----------------------------------------------------------------------------------------------------
-
-
-def test_a_disk_that_fails_at_any_write(
-    model: Path, source: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
-) -> None:
+def test_a_full_disk(model: Path, source: Path, tmp_path: Path, capsys: Printed) -> None:
     """Each time that something is to be on the disk, there is no room: the error says so, and the next run goes on."""
-    argv, whole = command(model, source), tmp_path / "whole"
-    real, calls, full_at = os.fsync, [0], [-1]
-
-    def fsync(file: int) -> None:
-        calls[0] += 1
-        if calls[0] == full_at[0]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(file)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    ran(capsys, *argv, whole)
-    count = calls[0]
-    assert count == 1 + 2 * ROWS // SHARD  # the folder; each shard, and its name
-    for full_at[0] in range(1, count + 1):
-        calls[0], folder = 0, tmp_path / f"full{full_at[0]}"
-        message = failure(capsys, *argv, folder)
+    argv, whole, full = command(model, source), tmp_path / "whole", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with mock.patch.object(os, "fsync") as synced:
+        ran(capsys, *argv, whole)
+    assert synced.call_count == 1 + 2 * ROWS // SHARD  # the folder; each shard, and its name
+    for before in range(synced.call_count):
+        folder = tmp_path / f"full{before}"
+        with mock.patch.object(os, "fsync", side_effect=chain([None] * before, [full], repeat(None))):
+            message = failure(capsys, *argv, folder)
         assert str(folder) in message and "No space left on device" in message
-        assert full_at[0] == 1 or "the shards before it are complete" in message
-        full_at[0] = -1
+        assert before == 0 or "the shards before it are complete" in message
         ran(capsys, *argv, folder)
         assert content(folder) == content(whole)
 
 
-@pytest.mark.parametrize("form", ["arrow", "parquet"])
-def test_files_that_may_not_grow(form: str, runs: Runs, model: Path, source: Path, tmp_path: Path) -> None:
-    """The system itself takes a part of a file, and no more."""
-    argv = command(model, source, "--format", form)
-    assert runs.run([*argv, str(tmp_path / "whole")])[0] == 0
-    for largest in (0, 50, 2000, 4000):  # a shard has about 5 kB
-        folder = tmp_path / str(largest)
-        code, told = runs.run([*argv, str(folder)], largest=largest)
-        assert code == 1 and "File too large" in told and told.count("\n") == 1, told
-        assert not list(folder.iterdir())
-        code, told = runs.run([*argv, str(folder)])
-        assert (code, content(folder)) == (0, content(tmp_path / "whole")), told
-
-
-# -- a folder that is not this run's any more ------------------------------------------------------------------------
-
-
-def moved(folder: Path, other: Path) -> None:
-    folder.rename(other)
-
-
-def deleted(folder: Path, other: Path) -> None:
-    shutil.rmtree(folder)
-
-
-def finished(folder: Path, other: Path) -> None:
-    """Another job's finished folder takes its place."""
-    folder.rename(other)
-    shutil.copytree(folder.with_name("finished"), folder)
-
-
-def begun(folder: Path, other: Path) -> None:
-    """Another job begins at the same path, and has its lock."""
-    finished(folder, other)
-    (folder / job.LOCK).touch()
-
-
 @pytest.mark.parametrize("late", [False, True], ids=["before a shard", "before its renaming"])
-@pytest.mark.parametrize("change", [moved, deleted, finished, begun])
+@pytest.mark.parametrize("change", ["moved", "deleted", "another finished", "another begun"])
 def test_a_folder_that_is_taken_away(
-    change: Callable[[Path, Path], None], late: bool, model: Path, source: Path, tmp_path: Path, monkeypatch: Patch,
-    capsys: Printed,
-) -> None:  # fmt: skip
+    change: str, late: bool, model: Path, source: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
+) -> None:
     """The run stops with an error at the next shard, and what stands at the path then is left as it was."""
     argv, folder, other = command(model, source), tmp_path / "out", tmp_path / "other"
     ran(capsys, *argv, tmp_path / "finished", "--same-bits")
@@ -147,8 +94,12 @@ def test_a_folder_that_is_taken_away(
 
     def taken(path: Path, table: Any, about: Any, check: Any) -> Any:
         def act() -> None:
-            change(folder, other)
-            before.update(content(folder) if folder.exists() else {})
+            shutil.rmtree(folder) if change == "deleted" else folder.rename(other)
+            if "another" in change:  # job at the same path; the one that begins has its lock
+                shutil.copytree(tmp_path / "finished", folder)
+                if "begun" in change:
+                    (folder / job.LOCK).touch()
+                before.update(content(folder))
 
         if path.stem.endswith("2"):
             if late:

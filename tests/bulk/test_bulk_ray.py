@@ -1,4 +1,7 @@
-"""scripts/bulk_ray.py on a real Ray of one machine and two workers: every row once, with the numbers of one process."""
+"""scripts/bulk_ray.py on a real Ray of one machine and two workers: every row once, with the numbers of one process.
+And what any engine of many machines needs: threads that are kept to, and bounded memory. What is sent to a worker, and
+that it opens it again: tests/models/test_encoder.py, test_layer.py, tests/hub.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +16,39 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
+from random import Random
 from typing import Any
+from unittest import mock
 
+import duckdb
 import numpy as np
+import polars as pl
+import pyarrow as pa
 import pytest
-from checkpoints import CONVBERT, write, write_wordpiece
+from checkpoints import VOCAB, numbers
+from command_line import Patch, Printed
 from fake_hub import commit_of, hub_of
 from limits import CHILD_SECONDS
 from many_texts import WORDS
 from needed import module_of
 from numpy.typing import NDArray
+from pyarrow import parquet
 from reference_files import REFERENCE
+from static_folders import static_folder
 
 import minibert
+from minibert.bulk.job import bulk
+from minibert.bulk.stored import FORMATS, StoredVectors
+from minibert.bulk.texts import Texts
+from minibert.models.open.load_encoder import open_vectors
+from minibert.threads.pool import prefetch
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "bulk_ray.py"
+script = module_of(SCRIPT)
 TINY = REFERENCE / "sentences-dense"
 FILES, ROWS, SHARD = 10, 200, 60  # rows of a file, and at most of a shard
-# a sentence's numbers change with its neighbours: of a vector's length; measured: 2.2e-7
-NEIGHBOURS = 1e-6
+NEIGHBOURS = 1e-6  # of a vector's length: its numbers change with the texts beside it; measured: 2.2e-7
 STORE = 80_000_000  # bytes; Ray takes no less
-
-
-@pytest.fixture(scope="module")
-def script() -> Any:
-    return module_of(SCRIPT)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +68,6 @@ def address() -> Iterator[str]:
 
 def table(start: int, stop: int) -> Any:
     """Rows of all kinds of columns, each made of its number alone."""
-    import pyarrow as pa
-
     ids = range(start, stop)
     return pa.table(
         {
@@ -74,8 +83,6 @@ def table(start: int, stop: int) -> Any:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from pyarrow import parquet
-
     folder = tmp_path_factory.mktemp("input")
     (folder / "more").mkdir()
     for i in range(FILES):  # wherever they lie
@@ -102,7 +109,6 @@ def run(*arguments: object) -> tuple[int, str]:
 
 def check(output: Path, source: Path, encoder: minibert.Encoder) -> None:
     """Every row of the input once, all its columns as they were, and the vectors of one process."""
-    from pyarrow import parquet
 
     wanted = table(0, FILES * ROWS)
     found = parquet.read_table(output).sort_by("id")
@@ -122,8 +128,6 @@ def compare(found: NDArray[Any], encoder: minibert.Encoder, texts: list[str]) ->
 @pytest.mark.ray
 def test_vectors_are_those_of_one_process(source: Path, minilm: Path, tmp_path: Path) -> None:
     """On a Ray that the script itself starts; DuckDB and Polars read what it wrote."""
-    import duckdb
-    import polars as pl
 
     output = tmp_path / "made" / "vectors"
     settings = ("--model", minilm, "--concurrency", 2, "--rows-per-shard", SHARD)
@@ -162,7 +166,7 @@ def wait_for(what: Callable[[], Any], job: subprocess.Popen[str]) -> Any:
 
 
 @pytest.mark.ray
-def test_a_worker_is_killed_and_every_row_is_there_once(
+def test_a_worker_is_killed_and_each_row_is_there_once(
     address: str, source: Path, minilm: Path, tmp_path: Path
 ) -> None:
     output, before = tmp_path / "vectors", workers()
@@ -191,8 +195,6 @@ def test_a_worker_is_killed_and_every_row_is_there_once(
 
 @pytest.mark.ray
 def test_a_row_without_a_text_ends_the_job_and_leaves_nothing(address: str, source: Path, tmp_path: Path) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
 
     (tmp_path / "input").mkdir()
     texts = ["we"] * 100
@@ -218,8 +220,6 @@ def test_one_file_and_the_whole_cluster(address: str, source: Path, tmp_path: Pa
     assert last.endswith("--concurrency 3 needs 4 cores, one of them to read and write; this cluster has 3 now")
     assert not any((tmp_path / "vectors").iterdir())
     assert run(*arguments, "--concurrency", 1)[0] == 0
-    from pyarrow import parquet
-
     found = parquet.read_table(tmp_path / "vectors")
     compare(np.stack(found["vector"].to_numpy()), minibert.load_encoder(TINY), found["text"].to_pylist())
     assert sorted(found["id"].to_pylist()) == list(range(ROWS))
@@ -228,55 +228,46 @@ def test_one_file_and_the_whole_cluster(address: str, source: Path, tmp_path: Pa
 # -- what needs no Ray ---------------------------------------------------------------------------------------------
 
 
-def another_table(folder: Path, **columns: Any) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    parquet.write_table(pa.table(columns), folder / "other.parquet")
+def another(source: Path, name: str = "other.parquet", **columns: Any) -> None:
+    shutil.rmtree(source)
+    source.mkdir()
+    parquet.write_table(pa.table(columns), source / name)
 
 
 WRONG: dict[str, tuple[Callable[[Path, Path], Any], str]] = {
-    "used": (lambda source, output: write(output), "vectors: the folder is not empty; choose a new one"),
+    "used": (lambda source, output: (output / "a").mkdir(parents=True), "vectors: the folder is not empty; choose a"),
     "file": (lambda source, output: output.write_text("a"), "vectors: expected a folder, or nothing, found a file"),
     "gone": (lambda source, output: shutil.rmtree(source), "No such file or directory"),
     "no rows": (lambda source, output: another(source, text=[""][:0]), "column 'text' must hold texts, found null"),
-    "no parquet": (lambda source, output: emptied(source), r"input: expected a folder with \*.parquet, found none"),
+    "no parquet": (
+        lambda source, output: another(source, "a.txt", text=["a"]),
+        r"input: expected .* \*.parquet, found",
+    ),
     "no column": (lambda source, output: another(source, body=["a"]), "expected a column 'text'; it has 'body'; name"),
     "numbers": (lambda source, output: another(source, text=[1]), "column 'text' must hold texts, found int64"),
     "vectors": (lambda source, output: another(source, text=["a"], vector=[1]), "a column 'vector' already; rename"),
-    "unequal": (lambda source, output: another_table(source, text=[b"a"]), "expected the columns of .*0.parquet:\n"),
+    "unequal": (
+        lambda source, output: parquet.write_table(pa.table({"text": [b"a"]}), source / "other.parquet"),
+        "expected the columns of .*0.parquet:\n",
+    ),
     "damaged": (lambda source, output: (source / "x.parquet").write_text("a"), "x.parquet: not readable as Parquet"),
-    "blocks": (lambda source, output: without_blocks(source.parent), "but no blocks; .*; minibert.load loads the"),
+    "blocks": (
+        lambda source, output: shutil.copytree(REFERENCE / "convbert", output.with_name("model"), dirs_exist_ok=True),
+        "but no blocks; .*; minibert.load loads the",
+    ),
     "inside": (lambda source, output: (source, source / "vectors"), "lies in"),
-    "no ending": (lambda source, output: (alone(source), output), "rows: the file must end in .parquet"),
-    "no model": (lambda source, output: (source.parent / "model" / "config.json").unlink(), "has no config.json"),
+    "no ending": (
+        lambda source, output: ((source / "0.parquet").rename(output.with_name("rows")), output),
+        "rows: the file must end in .parquet",
+    ),
+    "no model": (lambda source, output: output.with_name("model").joinpath("config.json").unlink(), "no config.json"),
 }
-
-
-def alone(source: Path) -> Path:
-    return (source / "0.parquet").rename(source.parent / "rows")
-
-
-def emptied(source: Path) -> None:
-    shutil.rmtree(source)
-    source.mkdir()
-
-
-def another(source: Path, **columns: Any) -> None:
-    emptied(source)
-    another_table(source, **columns)
-
-
-def without_blocks(folder: Path) -> None:
-    shutil.rmtree(folder / "model")
-    write_wordpiece(write(folder / "model", CONVBERT))
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG.values(), ids=WRONG.keys())
 def test_what_cannot_be_done_is_refused_before_anything_starts(
-    script: Any, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, change: Any, message: str,
-) -> None:  # fmt: skip
+    source: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch, change: Any, message: str
+) -> None:
     shutil.copytree(source, tmp_path / "input")
     shutil.copytree(TINY, tmp_path / "model")
     output = tmp_path / "vectors"
@@ -291,9 +282,9 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_folder_that_lacks_rows_never_gets_the_output_s_name(script: Any, tmp_path: Path) -> None:
+def test_a_folder_that_lacks_rows_never_gets_the_output_s_name(tmp_path: Path) -> None:
     (tmp_path / "unfinished").mkdir()
-    another_table(tmp_path / "unfinished", text=["a", "b"])
+    parquet.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "unfinished" / "0.parquet")
     with pytest.raises(ValueError, match=r"\b3 .* 2\b"):
         script.finish(tmp_path / "unfinished", tmp_path / "vectors", 3)
     assert not (tmp_path / "vectors").exists()
@@ -301,16 +292,58 @@ def test_a_folder_that_lacks_rows_never_gets_the_output_s_name(script: Any, tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["vectors"]
 
 
-def test_without_ray_it_says_what_to_install(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_it_says_what_to_install(monkeypatch: Patch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"2.60"):
         script.start("127.0.0.1:1", 1)
 
 
-def test_all_workers_get_the_commit_that_the_branch_had_at_the_start(
-    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """test_engines proves that a worker computes the vectors."""
+def test_all_workers_get_the_commit_that_the_branch_had_at_the_start(tmp_path: Path, monkeypatch: Patch) -> None:
     arguments = script.arguments_of(["in", "out", "--model", "someone/tiny", "--concurrency", "1"])
     with hub_of(monkeypatch, tmp_path / "home", "someone/tiny", TINY):
         assert commit_of("someone/tiny").encode() in pickle.dumps(script.encoder_of(arguments))
+
+
+@pytest.mark.parametrize(("count", "ahead"), [(1, False), (2, True)])
+def test_with_one_thread_nothing_is_tokenized_on_another(count: int, ahead: bool, tmp_path: Path) -> None:
+    """`threads` decides, not the number of cores: with a process for each core, each has one thread."""
+    texts = ["we"] * 2049  # more than one chunk
+    (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
+    asked = mock.Mock(side_effect=prefetch)
+    with mock.patch("minibert.models.run.pipeline.prefetch", asked), mock.patch("minibert.bulk.job.prefetch", asked):
+        minibert.load_encoder(TINY, threads=count).encode(texts)
+        opened = open_vectors(TINY, threads=count)
+        with opened.model:
+            bulk(Texts([str(tmp_path / "texts.txt")]), tmp_path / "out", opened, {})
+    assert [call.args[1] for call in asked.call_args_list] == [ahead] * 3
+
+
+MANY = 500_000  # their vectors are 730 MiB
+MORE = 1.25  # as a share; measured: 1.12 of four times as many
+
+RUN = """
+import sys
+from minibert.cli import main
+code = main(sys.argv[1:])
+with open("/proc/self/status") as status:  # getrusage counts the process that started this one, too
+    print(next(line for line in status if line.startswith("VmHWM")).split()[1])
+sys.exit(code)
+"""
+
+
+@pytest.mark.release
+@pytest.mark.skipif(sys.platform != "linux", reason="a process's peak of memory is Linux's to say")
+@pytest.mark.parametrize("form", FORMATS)
+def test_half_a_million_short_texts(form: str, tmp_path: Path) -> None:
+    """For ten times as many texts, the peak of memory is still a few shards; a static model makes the test fast."""
+    random, peaks, model = Random(0), list[int](), static_folder(tmp_path / "model", embeddings=numbers(VOCAB, 384))
+    for count in (MANY // 10, MANY):
+        source, out = tmp_path / "a.txt", tmp_path / "out"
+        with source.open("w", encoding="utf-8") as file:
+            file.writelines(" ".join(random.choices(WORDS, k=random.randint(3, 12))) + "\n" for _ in range(count))
+        argv = ["bulk", source, "-o", out, "-m", model, "--format", form]
+        done = subprocess.run([sys.executable, "-c", RUN, *argv], stdout=subprocess.PIPE, text=True, check=True)
+        assert StoredVectors(out).rows == count
+        shutil.rmtree(out)  # 0.8 GB
+        peaks.append(int(done.stdout))
+    assert peaks[1] < MORE * peaks[0]

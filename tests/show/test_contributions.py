@@ -4,9 +4,7 @@ head has them, and the encoder's logits after each block.
 
 from __future__ import annotations
 
-import base64
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import numpy as np
 import pytest
 from head_files import HEAD_CASES, HeadCase
 from safetensors.numpy import load_file, save_file
-from strict_html import data_of_script, read
+from strict_html import data_of_script, read, unpacked
 
 import minibert
 from minibert.equations.activations import sigmoid
@@ -115,11 +113,9 @@ def with_head(folder: Path, head: str, **changes: Any) -> Path:
 def data_of(html: str, rows: int, encoder: Encoder) -> dict[str, Any]:
     data = data_of_script(html, "predictdata")
     blocks, k = len(encoder.stack.blocks), data["k"]
-    shapes = {
-        "lens": (rows, blocks + 1, k), "shares": (rows, k, blocks * (encoder.stack.heads + 1) + 2), "totals": (rows, k),
-    }  # fmt: skip
-    for name, shape in shapes.items():
-        data[name] = np.frombuffer(base64.b64decode(data[name]), "<f4").reshape(shape)
+    data["lens"] = unpacked(data["lens"], rows, blocks + 1, k)
+    data["shares"] = unpacked(data["shares"], rows, k, blocks * (encoder.stack.heads + 1) + 2)
+    data["totals"] = unpacked(data["totals"], rows, k)
     return data
 
 
@@ -143,19 +139,15 @@ def test_the_likeliest_words_and_how_they_grow(name: str, tmp_path: Path) -> Non
         minibert.load_encoder(encoders.write_gpt2(tmp_path) if name == "next_word" else with_head(tmp_path, name))
     )
     text = "he was" if name == "next_word" else "we [MASK] above"
-    html = page(encoder, text, name="someone/tiny")
-    read(html)
-    assert not re.search(r"<!--\w+-->", html), "a mark of the frame was left"
     batch = encoder.tokenize(text)
     ids, logits = batch["input_ids"], encoder.logits(**batch, head=name)[0]
-    data, trace = data_of(html, ids.shape[1], encoder), encoder.trace(**batch, head=name)
-    probabilities, every = softmax(logits.astype(np.float64)), of_each_state(encoder, trace, name)
+    data = data_of(page(encoder, text, name="someone/tiny"), ids.shape[1], encoder)
+    trace = encoder.trace(**batch, head=name)
     assert data["each"] and data["chance"] and data["k"] == prediction.LIKELIEST
     labels = np.argsort(-logits, axis=1)[:, : data["k"]]
     for row, best in enumerate(labels):
         assert data["names"][row] == [prediction.token_name(encoder, i) for i in best.tolist()]
-        assert np.abs(data["lens"][row, -1] - probabilities[row, best]).max() < CHANCE
-        for state, of_state in enumerate(every):
+        for state, of_state in enumerate(of_each_state(encoder, trace, name)):
             chances = softmax(of_state[row].astype(np.float64))
             assert np.abs(data["lens"][row, state] - chances[best]).max() < CHANCE
             named, its = data["best"][row][state]
@@ -177,9 +169,8 @@ def test_the_likeliest_words_and_how_they_grow(name: str, tmp_path: Path) -> Non
 def test_classes_are_of_the_whole_text(kind: str, activation: Any, tmp_path: Path) -> None:
     labels = {"0": "sky", "1": "</script>", "2": "sea"}
     encoder = minibert.load_encoder(with_head(tmp_path, "classes", id2label=labels, problem_type=kind))
-    html = page(encoder, "we lived above")
-    read(html)
-    data, logits = data_of(html, 1, encoder), encoder.logits(**encoder.tokenize("we lived above"))[0].astype(np.float64)
+    data = data_of(page(encoder, "we lived above"), 1, encoder)
+    logits = encoder.logits(**encoder.tokenize("we lived above"))[0].astype(np.float64)
     order, size = np.argsort(-logits), np.abs(logits).max()
     assert not data["each"] and data["k"] == 3 and data["chance"] == (kind != "regression")
     assert data["names"] == [[list(labels.values())[i] for i in order]]

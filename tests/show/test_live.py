@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import encoders
 import numpy as np
 import pytest
-from checkpoints import write_byte_level, write_wordpiece
+from checkpoints import write_byte_level
+from command_line import Patch, Printed
+from drawn import cosine
 from limits import CHILD_SECONDS
 from served import Address, Answer, live_served
-from strict_html import data_of_script, read
+from strict_html import data_of_script, unpacked
 
 import minibert
 from minibert.equations.blocks import softmax
 from minibert.equations.heads import next_word_probabilities
 from minibert.equations.input_layer import Array
 from minibert.http_guard import REST
+from minibert.models.encoder import Encoder
 from minibert.models.patching import patching_map
 from minibert.show import live as live_module
 from minibert.show.attention import PARTS, named_kinds, shares_of, terms_of
@@ -36,15 +38,19 @@ SMALL_GPT2 = Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words"
 
 
 @pytest.fixture(scope="module")
-def gpt2() -> Live:
-    return Live(minibert.load_encoder(SMALL_GPT2))
+def encoder() -> Encoder:
+    return minibert.load_encoder(SMALL_GPT2)
+
+
+@pytest.fixture(scope="module")
+def gpt2(encoder: Encoder) -> Live:
+    return Live(encoder)
 
 
 def weights_of(answer: dict[str, Any]) -> Array:
     """The attention weights that the page draws: (blocks, heads, query, key)."""
     behind, seq = answer["numbers"]["blockdata"], len(answer["numbers"]["data"]["tokens"])
-    numbers = np.frombuffer(base64.b64decode(behind["attention"]), "<f4")
-    return numbers.reshape(behind["blocks"], behind["heads"], seq, seq)
+    return unpacked(behind["attention"], behind["blocks"], behind["heads"], seq, seq)
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "t5", "deberta-v2", "albert"])
@@ -61,9 +67,9 @@ def test_what_is_switched_off_is_off_in_the_page(name: str, tmp_path: Path) -> N
     assert np.array_equal(weights_of(answer), expected) and not expected[1, 2].any()
     last = f"hidden_states.{encoders.DEPTH}"
     one, two = (values[last][0].mean(axis=0) for values in (trace, encoder.trace(**ids)))
-    cosine = one @ two / np.linalg.norm(one) / np.linalg.norm(two)
-    assert answer["numbers"]["livedata"]["half"] == (name == "t5"), "its page says that the decoder predicts"
-    assert answer["numbers"]["livedata"]["change"]["cosine"] == pytest.approx(cosine, abs=CLOSE) and cosine < 0.99
+    found = answer["numbers"]["livedata"]
+    assert found["half"] == (name == "t5"), "its page says that the decoder predicts"
+    assert found["change"]["cosine"] == pytest.approx(cosine(one, two), abs=CLOSE) and cosine(one, two) < 0.99
 
 
 def test_a_term_is_taken_out_of_block_0(tmp_path: Path) -> None:
@@ -93,35 +99,27 @@ def test_values_of_another_text_are_put_in(tmp_path: Path) -> None:
     names = {"stream": "hidden_states.1", "attention": "encoder.layer.1.attention.output.dense",
              "feed-forward": "encoder.layer.1.output.dense"}  # fmt: skip
 
-    def cosine(*patches: dict[str, Any]) -> float:
-        numbers = live.state({"text": TEXT, "beside": OTHER, "patches": list(patches)})["numbers"]
+    def answered(**patch: Any) -> float:
+        numbers = live.state({"text": TEXT, "beside": OTHER, "patches": [patch]})["numbers"]
         assert numbers["besidedata"]["tokens"][1:4] == OTHER.split()
         return float(numbers["livedata"]["change"]["cosine"])
 
-    def mean(change: dict[str, Any] | None) -> Array:
-        return encoder(**ids, change=change)[0].mean(axis=0)
-
-    usual = mean(None)
+    usual, theirs = (encoder(**encoder.tokenize(text))[0].mean(axis=0) for text in (TEXT, OTHER))
     for what, name in names.items():
 
         def put(values: Array, name: str = name) -> Array:
             values[0, 2] = other[name][0, 3]
             return values
 
-        moved = mean({name: put})
-        expected = moved @ usual / np.linalg.norm(moved) / np.linalg.norm(usual)
-        assert cosine({"what": what, "block": 1, "place": 2, "source": 3}) == pytest.approx(expected, abs=CLOSE)
+        expected = cosine(encoder(**ids, change={name: put})[0].mean(axis=0), usual)
+        assert answered(what=what, block=1, place=2, source=3) == pytest.approx(expected, abs=CLOSE)
         assert expected < 1 - 5 * CLOSE
-    everything = {"what": "stream", "block": 1, "place": None, "source": None}
-    theirs = encoder(**encoder.tokenize(OTHER))[0].mean(axis=0)
-    whole = theirs @ usual / np.linalg.norm(theirs) / np.linalg.norm(usual)
-    assert cosine(everything) == pytest.approx(whole, abs=CLOSE), "the stream is all that there is of a text"
+    everything = answered(what="stream", block=1, place=None, source=None)
+    assert everything == pytest.approx(cosine(theirs, usual), abs=CLOSE), "the stream is all that there is of a text"
 
 
-def test_the_prediction_as_typed_and_now(gpt2: Live) -> None:
+def test_the_prediction_as_typed_and_now(gpt2: Live, encoder: Encoder) -> None:
     answer = gpt2.state({"text": "wonderfu", "heads": [[0, 0]], "replaced": [[1, "t"]]})
-    encoder = gpt2.encoder
-    assert encoder is not None
     batch = encoder.tokenize("wonderfu")
     before = softmax(encoder.logits(**batch)[0, -1].astype(np.float64))
     batch["input_ids"][0, 1] = encoder.embeddings.tokenizer.id_of("t")
@@ -137,13 +135,12 @@ def test_the_prediction_as_typed_and_now(gpt2: Live) -> None:
     assert gpt2.state({"text": "wonderfu", "blocks": [0]})["numbers"]["predictdata"]["shares"] is None
 
 
-def test_a_word_is_chosen_by_temperature_top_k_and_top_p(gpt2: Live) -> None:
+def test_a_word_is_chosen_by_temperature_top_k_and_top_p(gpt2: Live, encoder: Encoder) -> None:
     question = {"state": {"text": "wonderfu"}, "token": 8, "temperature": 2.0, "k": 4, "p": 0.9}
-    assert gpt2.encoder is not None
-    logits = gpt2.encoder.logits(**gpt2.encoder.tokenize("wonderfu"))[0, -1].astype(np.float64)
+    logits = encoder.logits(**encoder.tokenize("wonderfu"))[0, -1].astype(np.float64)
     chances = next_word_probabilities(logits, 2.0, 4, 0.9)
     stay = np.flatnonzero(chances)
-    expected = dict(zip(gpt2.encoder.tokens(stay), chances[stay], strict=True))
+    expected = dict(zip(encoder.tokens(stay), chances[stay], strict=True))
     found = gpt2.sample(question | {"seed": 0})
     assert found["kept"] == len(stay)
     for name, _, after in found["words"]:
@@ -155,14 +152,13 @@ def test_a_word_is_chosen_by_temperature_top_k_and_top_p(gpt2: Live) -> None:
     assert found["appended"] == found["sampled"][0]
 
 
-def test_the_map_is_of_the_texts_as_typed(gpt2: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert gpt2.encoder is not None
+def test_the_map_is_of_the_texts_as_typed(gpt2: Live, encoder: Encoder, monkeypatch: Patch) -> None:
     state = {"text": "wonderfu", "beside": "wonderou", "heads": [[0, 0]]}
     for token in (8, 7):
-        answer, found = gpt2.map({"state": state, "token": token}), patching_map(gpt2.encoder, *PAIR, token)
+        answer, found = gpt2.map({"state": state, "token": token}), patching_map(encoder, *PAIR, token)
         assert np.array_equal(answer["shares"], found.shares) and answer["token"] == token
         assert answer["chances"] == pytest.approx(np.exp([found.clean, found.corrupted]).tolist())
-        assert answer["word"] == gpt2.encoder.tokens([found.label])[0]
+        assert answer["word"] == encoder.tokens([found.label])[0]
         assert answer["tokens"][1:] == [*"wonder", "f | o", "u"]
     assert np.ptp(answer["shares"]) > 0.9
     html = gpt2.saved({"state": state, "token": 7, "map": answer})["html"]
@@ -175,27 +171,20 @@ def test_the_map_is_of_the_texts_as_typed(gpt2: Live, monkeypatch: pytest.Monkey
             gpt2.map({"state": given, "token": 3})
 
 
-@pytest.mark.parametrize(("name", "text"), [("gpt2-words", "banana"), ("bert-words", "banan[MASK]")])
-def test_kinds_are_measured_on_the_weights(name: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "text", "few", "separator"),
+    [("gpt2-words", "banana", "a", None), ("bert-words", "banan[MASK]", "", "[SEP]")],
+)
+def test_kinds_are_of_the_weights(name: str, text: str, few: str, separator: str | None) -> None:
     live = Live(minibert.load_encoder(SMALL_GPT2.parent / name))
-    answer, with_separator = live.state({"text": text}), name == "bert-words"
-    kinds, weights = answer["numbers"]["livedata"]["kinds"], weights_of(answer).astype(np.float64)
-    tokens = answer["numbers"]["data"]["tokens"]
-    assert (kinds["kinds"][-1] == "[SEP]") is with_separator, "the tokenizer's; GPT-2's has none"
-    for (block, head), _ in np.ndenumerate(weights[..., 0, 0]):
-        own, queries = weights[block, head], range(2, len(tokens))
-        same = [sum(own[i, j] for j in range(len(tokens)) if j != i and tokens[j] == tokens[i]) for i in queries
-                if tokens.count(tokens[i]) > 1]  # fmt: skip
-        means = [np.mean([own[i, i - 1] for i in queries]), np.diag(own, k=1)[2:].mean() if with_separator else 0,
-                 np.mean([own[i, 0] for i in queries]), np.mean(same)]  # fmt: skip
-        if with_separator:
-            means.append(own[2:, -1].mean())
-        assert np.allclose(kinds["shares"][block][head][: len(means)], means, atol=1e-12)
-        assert with_separator or kinds["shares"][block][head][4] is None
-        name = kinds["kinds"][int(np.argmax(means))] if max(means) >= kinds["least"] else "none"
-        assert kinds["names"][block][head] == name
-    few = live.state({"text": "" if with_separator else "a"})["numbers"]["livedata"]["kinds"]
-    assert few["shares"][0][0] == [None] * 5 and few["names"][0][0] == "none"
+    assert live.encoder is not None
+    assert live.usual_text() == ("questi[MASK]n" if separator else "wonderfu"), "with a mask to find"
+    answer, ids = live.state({"text": text}), live.encoder.tokenize(text)["input_ids"][0]
+    found = named_kinds(weights_of(answer), ids, ids[-1] if separator else None, separator)
+    assert answer["numbers"]["livedata"]["kinds"] == found
+    assert separator or {shares[4] for block in found["shares"] for shares in block} == {None}
+    found = live.state({"text": few})["numbers"]["livedata"]["kinds"]
+    assert found["shares"][0][0] == [None] * 5 and found["names"][0][0] == "none"
 
 
 SEP, IDS = 3, np.array([2, 7, 8, 9, 8, 3])  # a word twice, the separator at the end
@@ -216,13 +205,19 @@ def test_a_head_gets_the_name_of_the_attention_that_is_planted(name: str, most: 
     assert named_kinds(weights[None, None], twice, SEP, "[SEP]")["shares"][0][0][3] is None
 
 
+def test_shares_of_kinds_are_means_over_the_queries() -> None:
+    w = np.random.default_rng(0).dirichlet(np.ones(6), 6)
+    means = [np.diag(w, -1)[1:].mean(), np.diag(w, 1)[2:].mean(), w[2:, 0].mean(), (w[2, 4] + w[4, 2]) / 2,
+             w[2:, 5].mean()]  # fmt: skip
+    found = named_kinds(w[None, None], IDS, SEP, "[SEP]")
+    assert np.allclose(found["shares"][0][0], means, atol=1e-12)
+
+
 def test_the_page_opens_at_its_state_and_is_saved_with_one(gpt2: Live) -> None:
     html = gpt2.page("wonderfu")
-    read(html)
     assert "connect-src 'self'" in html and data_of_script(html, "livedata")["state"]["text"] == "wonderfu"
     state = {"text": "wonderfu", "heads": [[1, 2]], "beside": "beautifu"}
     saved = gpt2.saved({"state": state, "token": 3, "sample": None, "cell": None})["html"]
-    read(saved)
     assert "connect-src" not in saved and "http" not in saved.replace("http-equiv", "").replace(
         "http://www.w3.org/2000/svg", ""
     )
@@ -231,17 +226,9 @@ def test_the_page_opens_at_its_state_and_is_saved_with_one(gpt2: Live) -> None:
     assert data_of_script(saved, "blockdata") == json.loads(json.dumps(gpt2.state(state)["numbers"]["blockdata"]))
 
 
-def test_the_text_to_begin_with_has_a_mask_where_the_model_finds_masked_letters(gpt2: Live) -> None:
-    live = Live(minibert.load_encoder(SMALL_GPT2.parent / "bert-words"))
-    assert live.usual_text() == "questi[MASK]n" and gpt2.usual_text() == "wonderfu"
-
-
 def test_an_input_layer_alone_has_a_page_too(tmp_path: Path) -> None:
-    encoders.write(tmp_path, "bert")
-    write_wordpiece(tmp_path)
-    live = Live(minibert.load(tmp_path))
+    live = Live(minibert.load(encoders.write_with_words(tmp_path, "bert")))
     html = live.page("we lived")
-    read(html)
     assert data_of_script(html, "livedata")["blocks"] == 0
     assert len(live.state({"text": "we lived above"})["numbers"]["data"]["tokens"]) == 5
     with pytest.raises(ValueError):
@@ -258,37 +245,41 @@ def test_a_text_that_is_too_long(tmp_path: Path) -> None:
 STATE = {"text": "wonderfu"}
 
 
+class Running(NamedTuple):
+    address: Address
+    server: LiveServer
+    live: Live
+
+    def asked(self, name: str, body: Any, **headers: str) -> Answer:
+        return self.address.ask(f"/{name}", body, **{"Authorization": f"Bearer {self.server.token}", **headers})
+
+    def page(self, **headers: str) -> Answer:
+        return self.address.ask(f"/?token={self.server.token}", **headers)
+
+
 @pytest.fixture(scope="module")
-def running() -> Iterator[tuple[Address, LiveServer, Live]]:
-    live = Live(minibert.load_encoder(SMALL_GPT2))
-    with live_served(live, lambda: live.page("wonderfu")) as (address, server):
-        yield address, server, live
+def running(gpt2: Live) -> Iterator[Running]:
+    with live_served(gpt2, lambda: gpt2.page("wonderfu")) as (address, server):
+        yield Running(address, server, gpt2)
 
 
-def asked(running: tuple[Address, LiveServer, Live], name: str, body: Any, **headers: str) -> Answer:
-    address, server, _ = running
-    return address.ask(f"/{name}", body, **{"Authorization": f"Bearer {server.token}", **headers})
-
-
-def test_the_page_and_a_state(running: tuple[Address, LiveServer, Live]) -> None:
-    address, server, live = running
-    page = address.ask(f"/?token={server.token}")
+def test_the_page_and_a_state(running: Running) -> None:
+    page = running.page()
     assert page.status == 200 and page.headers["content-type"].startswith("text/html")
-    assert server.token not in page.body.decode(), "only the address has it"
-    assert page.headers["referrer-policy"] == "no-referrer" and page.headers["cache-control"] == "no-store"
-    found = asked(running, "state", STATE)
-    assert found.status == 200 and found.json == json.loads(json.dumps(live.state(STATE)))
-    assert asked(running, "cell", {"state": STATE, "block": 0, "head": 1, "query": 3, "key": 2}).json["seen"]
+    assert running.server.token not in page.body.decode(), "only the address has it"
+    assert page.headers["referrer-policy"] == "no-referrer"
+    found = running.asked("state", STATE)
+    assert found.status == 200 and found.json == json.loads(json.dumps(running.live.state(STATE)))
+    assert running.asked("cell", {"state": STATE, "block": 0, "head": 1, "query": 3, "key": 2}).json["seen"]
 
 
-def test_every_answer_has_the_headers_of_the_page(running: tuple[Address, LiveServer, Live], monkeypatch: Any) -> None:
+def test_every_answer_has_the_headers_of_the_page(running: Running, monkeypatch: Patch) -> None:
     """An answer without the token, an unknown address and a fault of the server too."""
-    address, server, _ = running
-    monkeypatch.setattr(server, "page", lambda: 1 / 0)
+    monkeypatch.setattr(running.server, "page", lambda: 1 / 0)
+    asked, ask = running.asked, running.address.ask
     found = [
-        asked(running, "state", STATE), asked(running, "state", b"{"), address.ask("/"), address.ask("/?token=wrong"),
-        address.ask("/state", STATE), asked(running, "state", STATE, Authorization="Bearer x"),
-        asked(running, "nothing", {}), address.ask("/state"), address.ask(f"/?token={server.token}"),
+        asked("state", STATE), asked("state", b"{"), ask("/"), ask("/?token=wrong"), ask("/state", STATE),
+        asked("state", STATE, Authorization="Bearer x"), asked("nothing", {}), ask("/state"), running.page(),
     ]  # fmt: skip
     assert [each.status for each in found] == [200, 400, 401, 401, 401, 401, 404, 404, 500]
     assert "whole address" in found[2].json["error"]["message"]
@@ -297,75 +288,69 @@ def test_every_answer_has_the_headers_of_the_page(running: tuple[Address, LiveSe
 
 
 @pytest.mark.parametrize(("error", "printed"), [(ConnectionResetError(), False), (KeyError("lost"), True)])
-def test_a_client_that_leaves_prints_no_traceback(
-    error: Exception, printed: bool, running: tuple[Address, LiveServer, Live], capsys: pytest.CaptureFixture[str]
+def test_a_client_that_left_prints_no_traceback(
+    error: Exception, printed: bool, running: Running, capsys: Printed
 ) -> None:
     try:
         raise error
     except type(error):
-        running[1].handle_error(None, ("127.0.0.1", 1))
+        running.server.handle_error(None, ("127.0.0.1", 1))
     assert ("Traceback" in capsys.readouterr().err) is printed
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "192.168.0.3", ""])
-def test_another_name_than_this_machine_s_is_refused(host: str, running: tuple[Address, LiveServer, Live]) -> None:
-    address, server, _ = running
-    assert address.ask(f"/?token={server.token}", Host=host).status in (400, 403)
-    assert asked(running, "state", STATE, Host=host).status in (400, 403)
+def test_another_name_than_this_machine_s_is_refused(host: str, running: Running) -> None:
+    assert {running.page(Host=host).status, running.asked("state", STATE, Host=host).status} <= {400, 403}
     for path in ("/state/", "//evil.example", "/other"):  # a redirect would repeat the name
-        found = address.ask(path, Host=host)
+        found = running.address.ask(path, Host=host)
         assert found.status == 403 and "location" not in found.headers
 
 
-def test_a_page_of_another_origin_is_refused(running: tuple[Address, LiveServer, Live]) -> None:
-    address, server, _ = running
+def test_a_page_of_another_origin_is_refused(running: Running) -> None:
+    address = running.address
     own = f"http://127.0.0.1:{address.port}"
-    assert asked(running, "state", STATE, Origin=own).status == 200
+    assert running.asked("state", STATE, Origin=own).status == 200
     for origin in ("http://evil.example", "null", "http://127.0.0.1:1"):
-        found = asked(running, "state", STATE, Origin=origin)
+        found = running.asked("state", STATE, Origin=origin)
         assert found.status == 403 and "access-control-allow-origin" not in found.headers
     preflight = address.ask("/state", method="OPTIONS", Origin="http://evil.example")
     assert preflight.status == 501 and "access-control-allow-origin" not in preflight.headers
-    assert address.ask(f"/?token={server.token}", Host=f"localhost:{address.port}").status == 200
+    assert running.page(Host=f"localhost:{address.port}").status == 200
 
 
-def test_what_cannot_be_is_refused(running: tuple[Address, LiveServer, Live]) -> None:
-    found = {
-        body: asked(running, "state", body).status
-        for body in (b"{", b'{"text": "a", "text": "b"}', b'{"text": "a", "heads": [[9, 9]]}', b"[" * 300_000)
-    }
-    assert list(found.values()) == [400, 400, 400, 413]
-    assert asked(running, "state", b" " * REST).status == 413  # the client has sent all of it before it reads
+def test_what_cannot_be_is_refused(running: Running) -> None:
+    for body in (b"{", b'{"text": "a", "text": "b"}', b'{"text": "a", "heads": [[9, 9]]}'):
+        assert running.asked("state", body).status == 400, body
+    for size in (300_000, REST):  # the client has sent all of it before it reads
+        assert running.asked("state", b" " * size).status == 413
 
 
 @pytest.mark.parametrize("body", ["%s", '{"text": %s}', '{"text": "a", "heads": %s}'])
-def test_json_that_is_nested_deeply_is_misuse(body: str, running: tuple[Address, LiveServer, Live]) -> None:
+def test_json_that_is_nested_deeply_is_misuse(body: str, running: Running) -> None:
     """The nesting is too deep for the parser, for the check of the state, or for the message."""
     for depth in range(900, 1000, 4):
-        assert asked(running, "state", (body % ("[" * depth + "]" * depth)).encode()).status == 400
+        assert running.asked("state", (body % ("[" * depth + "]" * depth)).encode()).status == 400
 
 
-def test_the_token_is_looked_at_before_the_body(running: tuple[Address, LiveServer, Live]) -> None:
+def test_the_token_is_looked_at_before_the_body(running: Running) -> None:
     """This client sends no byte of a body."""
-    with closing(HTTPConnection("127.0.0.1", running[0].port, timeout=CHILD_SECONDS)) as connection:
+    with closing(HTTPConnection("127.0.0.1", running.address.port, timeout=CHILD_SECONDS)) as connection:
         connection.putrequest("POST", "/state")
         connection.putheader("Content-Length", str(REST))
         connection.endheaders()
         assert connection.getresponse().status == 401
 
 
-def test_connections_have_a_bound(running: tuple[Address, LiveServer, Live]) -> None:
-    address, server, _ = running
-
+def test_connections_have_a_bound(running: Running) -> None:
     def opened() -> HTTPConnection:
-        connection = HTTPConnection("127.0.0.1", address.port, timeout=CHILD_SECONDS)
-        connection.request("GET", f"/?token={server.token}")
+        connection = HTTPConnection("127.0.0.1", running.address.port, timeout=CHILD_SECONDS)
+        connection.request("GET", f"/?token={running.server.token}")
         return connection
 
     with ExitStack() as stack:
         held = [stack.enter_context(closing(opened())) for _ in range(MOST_CONNECTIONS)]
         assert {connection.getresponse().read()[:9] for connection in held} == {b"<!doctype"}
-        assert not server.free.acquire(blocking=False)
+        assert not running.server.free.acquire(blocking=False)
         waiting = stack.enter_context(closing(opened()))
         held[0].close()
         assert waiting.getresponse().status == 200

@@ -11,6 +11,7 @@ from minibert.threads import computing
 
 REAL_QUOTA = computing.quota
 NO_LIMIT = REAL_QUOTA("/no/such/root")
+OPENBLAS, OMP = computing.THEIRS
 
 
 @pytest.fixture(autouse=True)
@@ -24,21 +25,12 @@ def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("variables", "found"),
     [
-        ({}, 8),
-        ({"OMP_NUM_THREADS": "3"}, 3),
-        ({"OMP_NUM_THREADS": "3", "OPENBLAS_NUM_THREADS": "2"}, 2),
-        ({"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "3"}, 3),
-        ({"OMP_NUM_THREADS": "4,2"}, 4),
-        ({"OMP_NUM_THREADS": "64"}, 8),
-        ({"OMP_NUM_THREADS": ""}, 8),
-        ({"OMP_NUM_THREADS": "0"}, 8),
-        ({"OMP_NUM_THREADS": "all"}, 8),
-        ({"OMP_NUM_THREADS": "9" * 5000}, 8),  # Python makes no integer of it
-        ({"OMP_NUM_THREADS": "2", "MINIBERT_THREADS": "5"}, 5),
-        ({"MINIBERT_THREADS": "12"}, 12),
-        ({"MINIBERT_THREADS": ""}, 8),
+        ({}, 8), ({OMP: "3"}, 3), ({OMP: "3", OPENBLAS: "2"}, 2), ({OMP: "2", OPENBLAS: "3"}, 3), ({OMP: "4,2"}, 4),
+        ({OMP: "64"}, 8), ({OMP: ""}, 8), ({OMP: "0"}, 8), ({OMP: "all"}, 8),
+        ({OMP: "9" * 5000}, 8),  # Python makes no integer of it
+        ({OMP: "2", computing.OURS: "5"}, 5), ({computing.OURS: "12"}, 12), ({computing.OURS: ""}, 8),
     ],
-)
+)  # fmt: skip
 def test_variables(variables: dict[str, str], found: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -70,26 +62,20 @@ V1_QUOTA, V1_PERIOD, OWN = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us", "cpu
 @pytest.mark.parametrize(
     ("group", "files", "found"),
     [
-        ("", {}, NO_LIMIT),
-        ("0::/\n", {"cpu.max": "100000 100000\n"}, 1),
-        ("0::/\n", {"cpu.max": "150000 100000\n"}, 2),
-        ("0::/\n", {"cpu.max": "20000 100000\n"}, 1),
-        ("0::/\n", {"cpu.max": "max 100000\n"}, NO_LIMIT),
-        ("0::/\n", {"cpu.max": ""}, NO_LIMIT),
-        ("0::/\n", {"cpu.max": "9" * 5000 + " 100000\n"}, NO_LIMIT),
-        ("0::/\n", {"cpu.max": "-100000 100000\n"}, NO_LIMIT),
-        ("0::/\n", {"cpu.max/a": "a folder"}, NO_LIMIT),
+        ("", {}, NO_LIMIT), ("0::/\n", {"cpu.max": "100000 100000\n"}, 1), ("0::/\n", {"cpu.max": "150000 100000"}, 2),
+        ("0::/\n", {"cpu.max": "20000 100000\n"}, 1), ("0::/\n", {"cpu.max": "max 100000\n"}, NO_LIMIT),
+        ("0::/\n", {"cpu.max": ""}, NO_LIMIT), ("0::/\n", {"cpu.max": "9" * 5000 + " 100000\n"}, NO_LIMIT),
+        ("0::/\n", {"cpu.max": "-100000 100000\n"}, NO_LIMIT), ("0::/\n", {"cpu.max/a": "a folder"}, NO_LIMIT),
         (V2, {"user.slice/app.scope/cpu.max": "400000 100000"}, 4),
         # a group has the quota of those above it
         (V2, {"user.slice/app.scope/cpu.max": "max 100000", "user.slice/cpu.max": "300000 100000"}, 3),
-        ("0::/été\n", {"été/cpu.max": "200000 100000\n"}, 2),
-        ("0::/a\0b\n", {"cpu.max": "200000 100000\n"}, 2),
+        ("0::/été\n", {"été/cpu.max": "200000 100000\n"}, 2), ("0::/a\0b\n", {"cpu.max": "200000 100000\n"}, 2),
         ("nonsense\n\n0\n0::\n", {"cpu.max": "50000 0\n"}, NO_LIMIT),
         (V1, {f"{OWN}/cpu.cfs_quota_us": "250000\n", f"{OWN}/cpu.cfs_period_us": "100000\n"}, 3),
         (V1, {V1_QUOTA: "100000\n", V1_PERIOD: "100000\n"}, 1),  # in a container the group's name is the host's
         (V1, {V1_QUOTA: "-1\n", V1_PERIOD: "100000\n"}, NO_LIMIT),
     ],
-)
+)  # fmt: skip
 def test_quota(group: str, files: dict[str, str], found: int, tmp_path: Path) -> None:
     write_groups(tmp_path, group, files)
     for number in range(2):  # the first is kept, for this root alone

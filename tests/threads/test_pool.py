@@ -5,8 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from pathlib import Path
+import time
 from typing import Any
 from unittest import mock
 
@@ -22,14 +21,11 @@ from minibert.threads.pool import parallel_for, prefetch
 MODEL = REFERENCE / "sentences-dense"
 
 
-def script(code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run it in a process of its own, which must end by itself."""
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=CHILD_SECONDS
-    )
-
-
-# -- without a thread, and with too many ------------------------------------------------------------------------------
+def said(code: str, *arguments: object) -> tuple[str, str, int]:
+    """Run it in a process of its own, which must end by itself: its stdout, stderr and exit code."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=CHILD_SECONDS)
+    return done.stdout, done.stderr, done.returncode
 
 
 @pytest.fixture
@@ -58,52 +54,29 @@ def test_no_more_threads_than_blocks_and_none_for_a_single_text() -> None:
     assert started.call_count == 2 + pool.MOST_THREADS - 1
 
 
-# -- stopping early -----------------------------------------------------------------------------------------------
-
-
-def test_stopping_waits_for_no_key_that_is_being_read() -> None:
-    reading, goes_on = threading.Event(), threading.Event()
-
-    def keys() -> Iterator[int]:
-        yield 0
-        reading.set()
-        goes_on.wait()
-
-    found = prefetch(map(str, keys()), at_once=True)
-    assert next(found) == "0"
-    assert reading.wait()
-    found.close()  # type: ignore[attr-defined]  # a generator
-    assert not goes_on.is_set()
-    goes_on.set()
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_ctrl_c_waits_for_nothing_and_another_error_for_what_is_under_way(error: type[BaseException]) -> None:
-    main, began, goes_on, ended = threading.get_ident(), threading.Event(), threading.Event(), list[int]()
+def test_an_error_waits_for_what_is_under_way_and_begins_no_more() -> None:
+    """Ctrl-C and a `prefetch` that is closed wait for nothing: WITH_HELPERS_THAT_WAIT."""
+    main, began, ended = threading.get_ident(), threading.Event(), list[int]()
 
     def work(block: int) -> None:
         if threading.get_ident() == main:
             began.wait()
-            if error is ValueError:
-                threading.Timer(0.05, goes_on.set).start()
-            raise error
+            raise ValueError
         began.set()
-        goes_on.wait()
+        time.sleep(0.05)
         ended.append(block)
 
-    with pytest.raises(error):
+    with pytest.raises(ValueError):
         parallel_for(work, range(9), 2)
-    assert ended == ([8] if error is ValueError else [])  # and no further one was begun
-    goes_on.set()
+    assert ended == [8]
 
 
 def test_a_late_helper_ends_no_wait_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second helper begins while the caller waits for the block of the first."""
     main, start, late = threading.get_ident(), pool.start_new_thread, list[Any]()
     begun, returned, done = threading.Event(), threading.Event(), list[int]()
-    monkeypatch.setattr(
-        pool, "start_new_thread", lambda *given: late.append(given) if begun.is_set() else start(*given)
-    )
+    started = lambda *given: late.append(given) if begun.is_set() else start(*given)  # noqa: E731
+    monkeypatch.setattr(pool, "start_new_thread", started)
 
     def work(block: int) -> None:
         if threading.get_ident() != main:
@@ -121,16 +94,20 @@ def test_a_late_helper_ends_no_wait_for_another(monkeypatch: pytest.MonkeyPatch)
     returned.set()
 
 
-def test_an_error_of_a_helper_reaches_the_caller() -> None:
-    main, both = threading.get_ident(), threading.Barrier(2)
+@pytest.mark.parametrize("over", ["ignore", "raise"])
+def test_a_helper_has_the_callers_errstate_and_its_error_reaches_the_caller(over: str) -> None:
+    """Both threads take a block, since each waits for the other."""
+    main, both, seen = threading.get_ident(), threading.Barrier(2), list[str]()
 
-    def work(block: int) -> None:
+    def work(_: int) -> None:
         both.wait()
+        seen.append(np.geterr()["over"])
         if threading.get_ident() != main:
             raise ValueError("a helper's")
 
-    with pytest.raises(ValueError, match="a helper's"):
+    with np.errstate(over=over), pytest.raises(ValueError, match="a helper's"):
         parallel_for(work, range(2), 2)
+    assert seen == [over] * 2
 
 
 def test_an_error_comes_after_what_was_made_before_it() -> None:
@@ -141,21 +118,26 @@ def test_an_error_comes_after_what_was_made_before_it() -> None:
     assert list(found) == []
 
 
-# -- at a process's beginning and end --------------------------------------------------------------------------------
-
 WITH_HELPERS_THAT_WAIT = """
 import threading
 from minibert.threads.pool import parallel_for, prefetch
-main, never = threading.get_ident(), threading.Lock()
+main, never, waits = threading.get_ident(), threading.Lock(), threading.Semaphore(0)
 never.acquire()
+def wait():
+    waits.release()
+    never.acquire()
 def work(block):
     if threading.get_ident() != main:
-        never.acquire()
+        wait()
+    waits.acquire()
     raise KeyboardInterrupt
 def keys():
     yield "read"
-    never.acquire()
-print(next(prefetch(map(str, keys()), True)))
+    wait()
+found = prefetch(map(str, keys()), True)
+print(next(found))
+waits.acquire()
+found.close()
 try:
     parallel_for(work, range(3), 3)
 except KeyboardInterrupt:
@@ -164,8 +146,7 @@ except KeyboardInterrupt:
 
 
 def test_a_process_ends_while_helpers_wait() -> None:
-    done = script(WITH_HELPERS_THAT_WAIT)
-    assert (done.stdout, done.stderr, done.returncode) == ("read\npressed\n", "", 0)
+    assert said(WITH_HELPERS_THAT_WAIT) == ("read\npressed\n", "", 0)
 
 
 AFTER_THE_MAIN_THREAD = """
@@ -179,21 +160,4 @@ threading.Thread(target=work).start()
 
 
 def test_a_thread_encodes_after_the_main_one_has_ended() -> None:
-    done = script(AFTER_THE_MAIN_THREAD, MODEL)
-    assert (done.stdout, done.stderr) == ("(1024, 6)\n", "")
-
-
-def test_helping_threads_have_the_callers_errstate() -> None:
-    """Both threads take a block, since each waits for the other."""
-    met = threading.Barrier(2)
-    seen: list[tuple[int, str]] = []
-
-    def work(_: int) -> None:
-        met.wait()
-        seen.append((threading.get_ident(), np.geterr()["over"]))
-
-    for over in ("ignore", "raise"):
-        seen.clear()
-        with np.errstate(over=over):
-            parallel_for(work, range(2), 2)
-        assert len(dict(seen)) == 2 and {each for _, each in seen} == {over}
+    assert said(AFTER_THE_MAIN_THREAD, MODEL) == ("(1024, 6)\n", "", 0)
