@@ -20,32 +20,18 @@ from reference_files import REFERENCE
 from safetensors.numpy import load_file
 
 import minibert
+from minibert import Prediction
 from minibert.bulk.stored import StoredVectors
 from minibert.cli import main
 from minibert.commands import answers, common
 from minibert.models.sentences.token_pairs import SimilarityPairs
 
-RERANKER, LOGITS, LABELS, DENSE, SEARCHED, BARE, PROMPTS, LATE = (
-    str(REFERENCE / name)
-    for name in (
-        "uses-reranker", "uses-reranker-logits", "uses-inference", "sentences-dense", "sentences-search",
-        "sentences-bare", "sentences-prompts", "late-fixed",
-    )
-)  # fmt: skip
-LINES = ["we lived", "above the clouds", "", "a b c", "we lived above!"]
-
-
-@pytest.fixture
-def lines(tmp_path: Path) -> str:
-    return str(made(tmp_path / "lines.txt", "\n".join(LINES)))
-
-
-def test_rank_prints_the_lines_best_first(lines: str, capsys: Printed) -> None:
-    found = minibert.load_encoder(LOGITS).rank("the clouds", [line for line in LINES if line], return_documents=True)
-    want = [f"{each['score']:7.3f}  {each['text']}" for each in found]
-    rank = "rank", "the clouds", "--file", lines, "-m", LOGITS
-    assert ran(capsys, *rank) == ("\n".join([*want, ""]), "minibert: 1 empty line skipped\n") and len(want) == 4
-    assert ran(capsys, *rank, "-k", "2", "--threads", "1")[0].splitlines() == want[:2]
+RERANKER, LOGITS, LABELS, LATE = (
+    str(REFERENCE / name) for name in ("uses-reranker", "uses-reranker-logits", "uses-inference", "late-fixed")
+)
+DENSE, SEARCHED, BARE, PROMPTS = (
+    str(REFERENCE / f"sentences-{name}") for name in ("dense", "search", "bare", "prompts")
+)
 
 
 @pytest.mark.parametrize(
@@ -79,17 +65,8 @@ def test_empty_lines_are_skipped_and_counted(command: tuple[str, ...], monkeypat
         assert ran(capsys, *argv) == ("", "minibert: 2 empty lines skipped\n")
 
 
-def test_classify_prints_each_text_with_its_labels(capsys: Printed) -> None:
-    out, err = ran(capsys, "classify", "the clouds", "we", "-m", LABELS, "-k", "2")
-    printed = out.splitlines()
-    assert err == "" and [printed[i] for i in (0, 3, 4)] == ["the clouds", "", "we"] and len(printed) == 7
-    for start, text in ((1, "the clouds"), (5, "we")):
-        want = [[each.label, f"{each.probability:.4f}"] for each in minibert.load_encoder(LABELS).classify(text, 2)]
-        assert [line.split()[:2] for line in printed[start : start + 2]] == want
-
-
 LATE_TEXTS = ["we lived above the clouds", "", "clouds! the"]
-LATE_LINES = ["we lived above", "the clouds", "a b c d e f!", "the clouds above we lived"]
+LINES = ["we lived above", "the clouds", "a b c d e f!", "the clouds above we lived", "we lived " * 20 + "we"]
 SAME = 2e-6  # of numbers of size 1, computed beside other texts; measured: 4.2e-7
 SHOWN = 6e-4  # of scores with three digits
 
@@ -109,14 +86,16 @@ def test_token_vectors_are_printed_and_written(capsys: Printed, tmp_path: Path) 
     assert np.allclose(found["embeddings"], np.concatenate(want), 0, SAME)
 
 
-@pytest.mark.parametrize("command", ["rank", "similar"])
-def test_lines_in_the_order_of_their_scores(command: str, tmp_path: Path, capsys: Printed) -> None:
-    file = made(tmp_path / "a.txt", "".join(f"{line}\n" for line in [*LATE_LINES, "we lived " * 20]))
-    out, err = ran(capsys, command, "the clouds", "--file", file, "-m", LATE, "-k", "3")
-    want = minibert.load_encoder(LATE).rank("the clouds", [*LATE_LINES, "we lived " * 20], 3, return_documents=True)
-    found = [line.split(maxsplit=1) for line in out.splitlines()]
-    assert [text for _, text in found] == [each["text"] for each in want] and "1 line truncated" in err
-    assert all(abs(float(score) - each["score"]) <= SHOWN for (score, _), each in zip(found, want, strict=True))
+@pytest.mark.parametrize(("command", "model"), [("rank", LOGITS), ("rank", LATE), ("similar", LATE)])
+def test_lines_in_the_order_of_their_scores(command: str, model: str, tmp_path: Path, capsys: Printed) -> None:
+    file = made(tmp_path / "a.txt", "\n".join(LINES))
+    for k, more in ((len(LINES), []), (3, ["-k", "3", "--threads", "1"])):
+        out, err = ran(capsys, command, "the clouds", "--file", file, "-m", model, *more)
+        want = minibert.load_encoder(model).rank("the clouds", LINES, k, return_documents=True)
+        found = [line.split(maxsplit=1) for line in out.splitlines()]
+        assert [text for _, text in found] == [each["text"] for each in want] and "truncated: " in err
+        assert all(abs(float(score) - each["score"]) <= SHOWN for (score, _), each in zip(found, want, strict=True))
+        assert command == "similar" or [line[7:] for line in out.splitlines()] == [f"  {text}" for _, text in found]
 
 
 def test_a_table_of_late_interaction(capsys: Printed) -> None:
@@ -144,38 +123,26 @@ def test_info(capsys: Printed) -> None:
     assert "6 numbers for each token" in ran(capsys, "info", REFERENCE / "late-stanford")[0]  # no weight is read
 
 
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(word_models.write(tmp_path_factory.mktemp("bert"), "bert"))
-
-
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(word_models.write(tmp_path_factory.mktemp("gpt2"), "gpt2"))
-
-
-def test_fill_prints_each_mask(bert: str, capsys: Printed) -> None:
+def test_each_text_is_printed_above_its_answers(tmp_path: Path, capsys: Printed) -> None:
+    """What `bars` makes of them is held below."""
+    bert, gpt2 = (word_models.write(tmp_path / name, name) for name in ("bert", "gpt2"))
     texts = ["we [MASK] above", "[MASK] the [MASK]"]
-    out, err = ran(capsys, "fill", "-m", bert, "-k", "3", *texts)
-    lines = out.splitlines()
-    assert err == ""
-    assert [lines[i] for i in (0, 4, 5, 6, 10)] == [texts[0], "", texts[1], "mask 1", "mask 2"]
     with minibert.load_encoder(bert) as encoder:
-        found = encoder.fill(texts, k=3)
-    for start, words in zip((1, 7, 11), (found[0][0], *found[1]), strict=True):
-        assert [line.split()[:2] for line in lines[start : start + 3]] == [
-            [each["token_str"], f"{each['score']:.4f}"] for each in words
-        ]
-    assert len(lines) == 14
-
-
-def test_next_prints_each_text(gpt2: str, capsys: Printed) -> None:
-    lines = ran(capsys, "next", "we", "the dog", "-m", gpt2)[0].splitlines()
-    assert len(lines) == 13 and [lines[i] for i in (0, 6, 7)] == ["we", "", "the dog"]
+        (one,), (first, second) = ([_bars(words) for words in masks] for masks in encoder.fill(texts, k=3))
+    want = [texts[0], *one, "", texts[1], "mask 1", *first, "mask 2", *second, ""]
+    assert ran(capsys, "fill", "-m", bert, "-k", "3", *texts) == ("\n".join(want), "") and len(want) == 15
     with minibert.load_encoder(gpt2) as encoder:
-        scores = [f"{each['score']:.4f}" for each in encoder.next_words("the dog")]
-    assert all(re.match(r'  ".*" +0', line) for line in lines[8:])
-    assert re.findall(r" (0\.\d{4})(?:  [█#]+)?$", "\n".join(lines[8:]), re.MULTILINE) == scores
+        one, other = (_bars(words, '"') for words in encoder.next_words(["we", "the dog"]))
+    want = ["we", *one, "", "the dog", *other, ""]
+    assert ran(capsys, "next", "we", "the dog", "-m", gpt2) == ("\n".join(want), "") and len(want) == 14
+    labels = minibert.load_encoder(LABELS).classify(["the clouds", "we"], 2)
+    one, other = (answers.bars([(each.label, each.probability) for each in label]) for label in labels)
+    want = ["the clouds", *one, "", "we", *other, ""]
+    assert ran(capsys, "classify", "the clouds", "we", "-m", LABELS, "-k", "2") == ("\n".join(want), "")
+
+
+def _bars(words: list[Prediction], quote: str = "") -> list[str]:
+    return answers.bars([(each["token_str"], each["score"]) for each in words], quote)
 
 
 def test_a_bar_is_as_long_as_its_word_is_likely(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,28 +227,19 @@ def why_lines(tmp_path: Path) -> Path:
 
 
 def check(line: str, split: SimilarityPairs) -> None:
-    want = [(one, other, f"{adds:+.4f}") for one, other, adds in split.largest(3) if adds]
-    assert PAIR.findall(line) == want and want
-
-
-def test_similar_says_why(minilm: Path, tmp_path: Path, capsys: Printed) -> None:
-    text, file = "The bank raised its interest rates today.", tmp_path / "a.txt"
-    made(file, "Loans became more expensive this week.\nThe cat sleeps.\n")
-    out = ran(capsys, "similar", text, "--file", file, "--why", "-m", minilm)[0].splitlines()
-    assert out[:2] == [
-        "0.423  Loans became more expensive this week.",
-        "       interest ~ loans +0.0187   bank ~ loans +0.0171   raised ~ became +0.0158",
-    ]
-    assert out[::2] == ran(capsys, "similar", text, "--file", file, "-m", minilm)[0].splitlines() and len(out) == 4
+    want = [f"{one} ~ {other} {adds:+.4f}" for one, other, adds in split.largest(3) if adds]
+    assert line == "   ".join(want) and want
 
 
 @pytest.mark.parametrize(("command", "model"), [("similar", SEARCHED), ("similar", LATE), ("rank", LATE)])
 def test_each_result_has_its_pairs(command: str, model: str, why_lines: Path, capsys: Printed) -> None:
-    out = ran(capsys, command, "we lived", "--file", why_lines, "--why", "-m", model)[0].splitlines()
+    argv, indent = (command, "we lived", "--file", why_lines, "-m", model), " " * (9 if command == "rank" else 7)
+    out, plain = ran(capsys, *argv, "--why")[0].splitlines(), ran(capsys, *argv)[0].splitlines()
+    assert out[::2] == plain and len(out) == 2 * len(WHY_LINES)
     with minibert.load_encoder(model) as encoder:
         for hit, why in zip(out[::2], out[1::2], strict=True):
-            check(why, encoder.similarity_pairs("we lived", hit.split(maxsplit=1)[1], ("query", "document")))
-    assert len(out) == 2 * len(WHY_LINES)
+            split = encoder.similarity_pairs("we lived", hit.split(maxsplit=1)[1], ("query", "document"))
+            check(why.removeprefix(indent), split)
 
 
 @pytest.mark.parametrize("more", [[], ["--prompt", "the "], ["--show", "id"]])
