@@ -78,6 +78,7 @@ WRITERS = {
     "extract": ["extract", "-o", "a"],
     "distill": ["distill", "-o", "a"],
     "plot": ["plot", "rows", "-o", "a.svg"],
+    "verify": ["verify", "--save", "a.safetensors"],
     "bulk": ["bulk", "texts.txt", "-o", "a"],
 }
 

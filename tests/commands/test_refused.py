@@ -50,6 +50,8 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("info", "-m", TINY, "--side", "decoder"), "side must be 'encoder'"),
     (("info", "-m", ""), "the model's name is empty"),
     (("verify", TINY, "--vectors", "/"), "/ is a folder; name the file in it"),
+    *(((*writes, "/", "-m", NOWHERE), "/ is a folder; name the file to write, in it or elsewhere") for writes in (
+        ("embed", "we", "-o"), ("explain", "we", "--html"), ("verify", "--save"), ("plot", "rows", "-o"))),
     (("explain", "-m", TINY, "we " * 20), "--truncate"),
     (("explain", "-m", TINY, "\udcff"), "U+DCFF"),
     (("explain", "we", "-m", NOWHERE, "--html", "page.pdf"), "must end in .html"),

@@ -20,14 +20,6 @@ VOCAB, DIM, LONGEST = len(WORDS), 8, 16
 # the command line as it is where torch is not installed, also where it is: for a process of its own
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from minibert.cli import main; sys.exit(main())"
 
-# commands that write a file: all but its name, and the ending that it needs
-WRITERS = {
-    "embed": (["embed", "we", "-o"], ".npy"),
-    "explain": (["explain", "we", "--html"], ".html"),
-    "verify": (["verify", "--save"], ".safetensors"),
-    "plot": (["plot", "rows", "--text", "we", "-o"], ".svg"),
-}
-
 Printed, Patch = pytest.CaptureFixture[str], pytest.MonkeyPatch
 
 
