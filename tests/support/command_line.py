@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 
@@ -21,14 +19,6 @@ VOCAB, DIM, LONGEST = len(WORDS), 8, 16
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from minibert.cli import main; sys.exit(main())"
 
 Printed, Patch = pytest.CaptureFixture[str], pytest.MonkeyPatch
-
-
-def started(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a separate process."""
-    return subprocess.run(
-        [sys.executable, "-m", "minibert", *arguments],
-        input=stdin, capture_output=True, text=True, encoding="utf-8", env={**os.environ, **environment},
-    )  # fmt: skip
 
 
 def ran(printed: Printed, *arguments: object) -> tuple[str, str]:
