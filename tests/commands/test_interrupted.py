@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from command_line import Patch, Printed
 from fake_hub import FakeHub, environment, files_of, silent
-from limits import CHILD_SECONDS
+from limits import CHILD_SECONDS, until
 from reference_files import REFERENCE
 
 from minibert.cli import INTERRUPTED, main
@@ -121,16 +121,6 @@ def started(*argv: str, **options: Any) -> subprocess.Popen[str]:
     )
 
 
-def wait_until(there: Any, process: subprocess.Popen[str]) -> None:
-    ended = threading.Event()
-    for _ in range(int(CHILD_SECONDS / 0.02)):
-        if there():
-            return
-        assert process.poll() is None, process.communicate()
-        ended.wait(0.02)
-    pytest.fail("it has not come so far")
-
-
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Give the exit code and stderr; the pipe to its stdin stays open until then."""
     try:
@@ -157,7 +147,7 @@ def test_bulk_at_an_idle_pipe(rows: int, tmp_path: Path) -> None:
 
             return not any(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4)))
 
-        wait_until(lambda: len(list(out.glob("vectors-*"))) >= shards and (out / ".lock").exists() and read(), process)
+        until(lambda: len(list(out.glob("vectors-*"))) >= shards and (out / ".lock").exists() and read(), process)
         process.send_signal(signal.SIGINT)
         told = f"minibert: stopped: {out} keeps {shards * 10} rows, and the same command continues after them\n"
         assert ended(process) == (INTERRUPTED, told)
@@ -173,7 +163,7 @@ def test_a_line_at_a_time(command: str) -> None:
         assert select.select([process.stdout], [], [], CHILD_SECONDS)[0]  # it has answered
         # and waits again: a signal just before Python's read begins is seen only when the read ends
         asleep = Path(f"/proc/{process.pid}/wchan")  # what it waits for, where the system says so
-        wait_until(lambda: not asleep.exists() or asleep.read_text() in ("pipe_read", "anon_pipe_read"), process)
+        until(lambda: not asleep.exists() or asleep.read_text() in ("pipe_read", "anon_pipe_read"), process)
         process.send_signal(signal.SIGINT)
         assert ended(process) == (INTERRUPTED, "")
 
@@ -183,6 +173,6 @@ def test_a_silent_hub(tmp_path: Path) -> None:
         hub.add("org/model", files_of(MODEL))
         hub.misbehave("safetensors", silent)
         with started("embed", "we lived", "-m", "org/model", env=environment(hub.endpoint, tmp_path)) as process:
-            wait_until(lambda: len(hub.asked("safetensors")) > 0, process)
+            until(lambda: len(hub.asked("safetensors")) > 0, process)
             process.send_signal(signal.SIGINT)
             assert ended(process)[0] == INTERRUPTED

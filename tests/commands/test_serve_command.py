@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import Patch, Printed, failure
+from limits import until
 from reference_files import REFERENCE
 from served import SECONDS, Address, needs_server
 
@@ -54,8 +54,7 @@ def half_a_request(address: Address) -> Iterator[socket.socket]:
     """Be a client that the server waits for, for longer than the test."""
     with socket.create_connection(("127.0.0.1", address.port), SECONDS) as client:
         client.sendall(HALF)
-        while address.ask("/info").json["requests_inside"] < 2:
-            time.sleep(0.01)
+        until(lambda: address.ask("/info").json["requests_inside"] >= 2)
         yield client
         assert client.recv(1000).startswith(b"HTTP/1.1 503 ")
 

@@ -7,12 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from limits import until
 from needed import absent, missing
 from reference_files import REFERENCE
 from served import SECONDS, Address, needs_server
@@ -59,14 +60,6 @@ def started(program: str, *options: str, **variables: str) -> Iterator[tuple[sub
             yield process, Address(int(at))
         finally:
             process.kill()
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Look until it is true; the limit of the step sees where it never is."""
-    while True:
-        with suppress(OSError):
-            if true():
-                return
 
 
 def has_ended(process: int) -> bool:

@@ -16,6 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 from command_line import Patch, Printed
+from limits import until
 from reference_files import REFERENCE
 from served import SECONDS, Address, needs_server, opened, served, straight
 
@@ -28,26 +29,12 @@ installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 WHOLE = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-class Watched(Server):
-    """A server that tells how many requests are inside whenever that changes."""
+def watched(**options: Any) -> Server:
+    return Server([opened(REFERENCE / "sentences-last-token")], **options)
 
-    def __init__(self, **options: Any) -> None:
-        self.changed = threading.Condition()
-        super().__init__([opened(REFERENCE / "sentences-last-token")], **options)
 
-    @property  # type: ignore[override]
-    def inside(self) -> int:
-        return self.number
-
-    @inside.setter
-    def inside(self, number: int) -> None:
-        with self.changed:
-            self.number = number
-            self.changed.notify_all()
-
-    def until_inside(self, count: int) -> None:
-        with self.changed:
-            assert self.changed.wait_for(lambda: self.inside == count, SECONDS), f"{self.inside}, expected {count}"
+def until_inside(server: Server, count: int) -> None:
+    until(lambda: server.inside == count)
 
 
 class Held:
@@ -70,7 +57,7 @@ class Held:
 
         monkeypatch.setattr(worker, "compute_shares", held)
         monkeypatch.setattr(worker.Worker, "take", taken)
-        self.server = Watched(**options)
+        self.server = watched(**options)
 
 
 class Timers:
@@ -141,7 +128,7 @@ def test_work_waiting_is_bounded_and_the_rest_told_to_come_again(monkeypatch: Pa
             assert address.ask("/health").status == 200
             held.go.set()
             assert [each.result().status for each in waiting] == [200] * 3
-            held.server.until_inside(0)
+            until_inside(held.server, 0)
     assert sum(held.steps) == 6
     assert len(held.steps) <= 4, "what gathered behind the first step of a round was computed together"
 
@@ -156,24 +143,24 @@ def test_a_client_that_leaves_gives_its_place_back(monkeypatch: Patch) -> None:
         clients[0].sendall(head + body)
         assert held.began.wait(SECONDS)
         clients[1].sendall(head + body[:5])
-        held.server.until_inside(2)
+        until_inside(held.server, 2)
         for client in clients:
             client.close()
-        held.server.until_inside(0)
+        until_inside(held.server, 0)
         held.go.set()
         assert address.embed("dog").status == 200
     assert held.steps == [1, 1], "the one that was under way, and the dog's"
 
 
 def test_half_a_request_is_answered_after_a_while() -> None:
-    answer = straight(Watched(limits=Limits(patience=0.01)), "/v1/embeddings", b"{", more_body=True)
+    answer = straight(watched(limits=Limits(patience=0.01)), "/v1/embeddings", b"{", more_body=True)
     assert (answer.status, answer.error) == (408, "the request did not come within 0.01 s")
 
 
 def test_a_connection_without_a_whole_head_is_closed(monkeypatch: Patch) -> None:
     """Each connection costs a file of the process; the first request has a bound, and so have later ones."""
     timers = Timers(monkeypatch)
-    with served(Watched()) as address:
+    with served(watched()) as address:
         for sent in (b"", WHOLE[:30], WHOLE + WHOLE[:30]):
             with connected(address) as client:
                 client.sendall(sent)
@@ -185,7 +172,7 @@ def test_a_connection_without_a_whole_head_is_closed(monkeypatch: Patch) -> None
 
 def test_connections_wait_while_nothing_is_accepted(monkeypatch: Patch) -> None:
     """200 callers at once: a queue of 32, which is what is accepted at a time, would let the next ones in no more."""
-    held, go = Watched(), threading.Event()
+    held, go = watched(), threading.Event()
 
     async def busy(request: Any) -> Any:
         assert go.wait(SECONDS)
@@ -211,7 +198,7 @@ def test_silent_connections_lock_no_client_out(spare: int, files: int, monkeypat
     held = Held(monkeypatch, limits=Limits(waiting=1, spare=spare))
     with served(held.server) as address, ThreadPoolExecutor(1) as pool, ExitStack() as stack:
         at_work = pool.submit(address.embed, "dog")
-        held.server.until_inside(1)
+        until_inside(held.server, 1)
         idle = []
         for _ in range(4):
             address.ask("/health")  # a closed connection is not counted
@@ -230,7 +217,7 @@ def test_silent_connections_lock_no_client_out(spare: int, files: int, monkeypat
 
 
 def test_a_body_behind_its_answer_is_read_for_a_while_only() -> None:
-    with served(Watched(limits=Limits(rest=100_000))) as address:
+    with served(watched(limits=Limits(rest=100_000))) as address:
         for head in ("POST /v1/embeddings HTTP/1.1\r\nHost: evil.com", "GET /health HTTP/1.1\r\nHost: x"):
             with connected(address) as client:
                 client.sendall(f"{head}\r\nContent-Length: 99999999\r\n\r\n".encode())
@@ -246,7 +233,7 @@ def test_a_body_behind_its_answer_is_read_for_a_while_only() -> None:
 
 def test_an_answer_that_is_not_read_keeps_one_place_for_a_while(monkeypatch: Patch) -> None:
     """Its answer waits in pieces; all of it in the system's hands would be memory without bound."""
-    timers, full = Timers(monkeypatch), Watched(limits=Limits(waiting=1))
+    timers, full = Timers(monkeypatch), watched(limits=Limits(waiting=1))
 
     async def large(request: Any) -> Any:
         return app.as_json("x" * 30_000_000)
@@ -264,8 +251,8 @@ def test_an_answer_that_is_not_read_keeps_one_place_for_a_while(monkeypatch: Pat
                 assert address.embed("dog").status == 503
                 if not leaves:
                     with timers.over():
-                        full.until_inside(0)
-            full.until_inside(0)
+                        until_inside(full, 0)
+            until_inside(full, 0)
             assert address.embed("dog").status == 200
         with connected(address) as slow:  # who reads each piece gets all of it, with a new time for each
             slow.sendall(asked)
@@ -280,7 +267,7 @@ def test_at_the_end_what_was_taken_is_answered(monkeypatch: Patch) -> None:
     with ThreadPoolExecutor(2) as pool:
         with served(held.server) as address:
             waiting = pool.submit(address.embed, "dog")
-            held.server.until_inside(1)
+            until_inside(held.server, 1)
             silent = connected(address)
             silent.sendall(WHOLE)
             assert silent.recv(12) == b"HTTP/1.1 200"  # the server knows of it
@@ -298,12 +285,12 @@ def test_what_is_not_done_in_time_is_told_so(monkeypatch: Patch, capsys: Printed
         with served(held.server) as address:
             waiting = pool.submit(address.embed, "dog")
             waiting.add_done_callback(lambda _: held.go.set())
-            held.server.until_inside(1)
+            until_inside(held.server, 1)
         answer = waiting.result()
     assert (answer.status, answer.headers["retry-after"], held.server.unanswered) == (503, "1", 1)
     assert answer.error == "the server is shutting down; try again"
     assert capsys.readouterr().err == "ERROR:    Cancel 1 running task(s), timeout graceful shutdown exceeded\n"
-    slow = Watched()
+    slow = watched()
     cut = straight(slow, "/v1/embeddings", b'{"input": "dog"}', events_read=1)
     assert (cut.status, cut.body) == (200, b""), "it does not read its answer when the time is over"
     assert slow.unanswered == 1, "which the exit code says"
