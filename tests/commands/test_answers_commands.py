@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import word_models
 from command_line import Patch, Printed, failure, numbers, ran, typed
-from record_files import made
+from record_files import jsonl, made
 from reference_files import REFERENCE
 from safetensors.numpy import load_file
 
@@ -245,8 +245,7 @@ def test_each_result_has_its_pairs(command: str, model: str, why_lines: Path, ca
 @pytest.mark.parametrize("more", [[], ["--prompt", "the "], ["--show", "id"]])
 @pytest.mark.parametrize("model", [SEARCHED, BARE, LATE])
 def test_search_says_why(model: str, more: list[str], tmp_path: Path, capsys: Printed) -> None:
-    rows = ({"id": i, "text": text} for i, text in enumerate(WHY_LINES))
-    source = made(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    source = jsonl(tmp_path / "a.jsonl", ({"id": i, "text": text} for i, text in enumerate(WHY_LINES)))
     assert main(["bulk", str(source), "-o", str(tmp_path / "out"), "-m", model, "--keep", "id"]) == 0
     capsys.readouterr()
     search = "search", tmp_path / "out", "we lived", "clouds", *more
