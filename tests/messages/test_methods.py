@@ -42,8 +42,7 @@ RERANKER, DENSE, LATE = "uses-reranker", "sentences-dense", "late-fixed"
 # -- integers from 1 on --------------------------------------------------------------------------------------------
 
 POSITIVE: list[tuple[str, Callable[[Of, Any], object]]] = [
-    ("k", lambda of, n: of("bert").fill("[MASK]", k=n)),
-    ("k", lambda of, n: of("gpt2").next_words("we", k=n)),
+    ("k", lambda of, n: of("bert").fill("[MASK]", k=n)), ("k", lambda of, n: of("gpt2").next_words("we", k=n)),
     ("k", lambda of, n: of("uses-inference").classify("we", n)),
     ("k", lambda of, n: of("bert").embeddings.nearest("we", n)),
     ("k", lambda of, n: minibert.search([[1.0]], np.ones((2, 1)), n)),
