@@ -152,9 +152,7 @@ def older(folder: Path, model: Path) -> None:
         writer.write_table(table)
 
 
-def test_the_model_of_a_folder_is_known_by_its_identity_and_that_of_an_older_one_by_its_files(
-    source: Path, tmp_path: Path, capsys: Printed
-) -> None:
+def test_the_model_of_a_folder_is_known(source: Path, tmp_path: Path, capsys: Printed) -> None:
     """Here the transformer and its settings are in a folder below."""
     model, out = tmp_path / "model", tmp_path / "out"
     shutil.copytree(CLS, model, ignore=shutil.ignore_patterns("vectors*", "calls*"))

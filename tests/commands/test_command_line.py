@@ -149,9 +149,7 @@ def test_a_reader_that_leaves_is_no_error(folder: Path) -> None:
         (ValueError(), 1, "minibert: error: ValueError\n"), (MemoryError(), 1, "minibert: error: MemoryError\n"),
     ],
 )  # fmt: skip
-def test_no_error_shows_a_traceback(
-    error: BaseException, code: int, message: str, monkeypatch: Patch, capsys: Printed
-) -> None:
+def test_no_traceback(error: BaseException, code: int, message: str, monkeypatch: Patch, capsys: Printed) -> None:
     monkeypatch.setattr("minibert.models.open.load.open_model", Mock(side_effect=error))
     assert main(["info"]) == code
     assert capsys.readouterr() == ("", message)
@@ -225,9 +223,7 @@ def test_info_of_a_tiny_model(folder: Path, capsys: Printed) -> None:
     assert "tokenizer         none: " in ran(capsys, "info", "--model", folder)[0]
 
 
-def test_plot_writes_a_picture_or_says_what_it_needs(
-    folder: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
-) -> None:
+def test_plot_writes_a_picture(folder: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     path = tmp_path / "sum.svg"
     plot = "plot", "sum", "--model", folder, "--text", "the dog", "-o", path
     assert ran(capsys, *plot) == ("", f"minibert: wrote {path}\n")
@@ -260,9 +256,7 @@ def test_it_says_where_the_page_is_and_ctrl_c_ends_it() -> None:
     assert (out, err) == ("", "") and process.returncode in (0, 130)
 
 
-def test_a_model_without_a_head_is_named_beside_one_with_a_head(
-    minilm: Path, capsys: Printed, monkeypatch: Patch
-) -> None:
+def test_a_model_without_a_head_is_named(minilm: Path, capsys: Printed, monkeypatch: Patch) -> None:
     monkeypatch.setattr(LiveServer, "serve_forever", lambda self: None)
     for folder, told in ((minilm, True), (SMALL_GPT2, False)):
         assert main(["explain", "--live", "--no-browser", "-m", str(folder)]) == 0

@@ -65,9 +65,7 @@ def test_encode_with_a_closed_stream(monkeypatch: Patch, capsys: Printed) -> Non
         (["--task", "document"], "encode_document", {}),
     ],
 )  # fmt: skip
-def test_printed_vectors_read_back_exactly(
-    options: list[str], method: str, told: dict[str, str], capsys: Printed
-) -> None:
+def test_printed_vectors_read_back(options: list[str], method: str, told: dict[str, str], capsys: Printed) -> None:
     encoder = minibert.load_encoder(PROMPTS)
     out, err = ran(capsys, "encode", "-m", PROMPTS, *options, *TEXTS)
     assert np.array_equal(numbers(out), getattr(encoder, method)(TEXTS, **told))
@@ -103,9 +101,7 @@ def test_similar_prints_a_table(minilm: Path, capsys: Printed) -> None:
     )
 
 
-def test_similar_finds_the_nearest_lines_of_a_file(
-    minilm: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch
-) -> None:
+def test_similar_finds_the_nearest_lines(minilm: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
     """In a file of several chunks, the best in the last one; of two equal lines the first comes first."""
     monkeypatch.setattr("minibert.models.run.pipeline.TextPipeline.chunk", 64)
     eggs, forgot = "How do I boil an egg?", "I forgot my login credentials"

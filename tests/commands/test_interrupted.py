@@ -85,7 +85,7 @@ WRITERS = {
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("name", WRITERS)
-def test_while_a_file_gets_its_name(
+def test_while_a_file_is_named(
     name: str, number: int, code: int, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -66,9 +66,7 @@ OTHER = [(precision, "arrow", measure) for precision in ("float32", "uint8") for
 @pytest.mark.parametrize(
     ("precision", "form", "measure"), [*itertools.product(PRECISIONS, ("arrow", "parquet"), ("dot",)), *OTHER]
 )
-def test_the_best_rows_of_every_precision(
-    precision: str, form: str, measure: str, tmp_path: Path, capsys: Printed
-) -> None:
+def test_the_best_rows(precision: str, form: str, measure: str, tmp_path: Path, capsys: Printed) -> None:
     """The stored numbers are those of the formula, of the vectors in float32; the ranges those of the first shard."""
     used = {"dot": DENSE, "cosine": BARE, "euclidean": PROMPTS}[measure]
     texts = [None if 30 <= i < 60 and i != 37 else text for i, text in enumerate(TEXTS)]
@@ -108,9 +106,7 @@ def test_equal_scores_stand_in_the_order_of_the_rows(tmp_path: Path, capsys: Pri
 
 
 @pytest.mark.parametrize("name", ["q.txt", "q.jsonl", "q.parquet", "questions", "-"])
-def test_many_questions_from_a_file(
-    name: str, dense: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch
-) -> None:
+def test_questions_from_a_file(name: str, dense: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
     monkeypatch.setattr(command, "QUESTIONS", 3)  # a chunk ends in the middle
     questions = [f"{QUESTION} {text}" for text in TEXTS[:7]]
     want = found(capsys, dense, "-k", "2", *questions)
@@ -217,9 +213,7 @@ def test_another_model(dense: Path, tmp_path: Path, capsys: Printed) -> None:
     assert f"its identity is {there}, that of the vectors' model {here}" in message
 
 
-def test_a_model_that_is_gone_and_one_that_was_named_from_elsewhere(
-    tmp_path: Path, capsys: Printed, monkeypatch: Patch
-) -> None:
+def test_a_model_that_is_gone_or_elsewhere(tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
     shutil.copytree(DENSE, tmp_path / "there" / "model")
     monkeypatch.chdir(tmp_path / "there")
     source = rows(tmp_path / "a.jsonl")

@@ -142,9 +142,7 @@ def test_a_token_that_is_none(content: str, tmp_path: Path, capsys: Printed, mon
 
 
 @pytest.mark.parametrize("by_variable", [False, True])
-def test_a_token_in_the_place_of_its_name_is_not_printed(
-    by_variable: bool, capsys: Printed, monkeypatch: Patch
-) -> None:
+def test_a_token_for_its_name_is_not_printed(by_variable: bool, capsys: Printed, monkeypatch: Patch) -> None:
     for option in ("token-file", "token-env"):
         for port in ("8000", "70000"):
             with monkeypatch.context() as patch:

@@ -95,9 +95,7 @@ def answered(process: int, shared: Path, address: Address) -> set[int]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_workers_answer_and_one_takes_the_place_of_another(
-    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_answer_and_are_replaced(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models and options come from variables; the numbers of all are one sum, and their files go at the end."""
     shared = tmp_path / "metrics"
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(shared))

@@ -88,7 +88,7 @@ HOSTILE: dict[str, Callable[[Path], list[object]]] = {
 
 @pytest.mark.parametrize("styled", [True, False])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_nothing_out_of_a_file_is_obeyed(
+def test_nothing_in_files_is_obeyed(
     name: str, styled: bool, tmp_path: Path, capsys: Printed, monkeypatch: Patch
 ) -> None:
     for module in (common, answers):

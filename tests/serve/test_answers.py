@@ -38,6 +38,7 @@ MANY = [f"we lived {'above ' * (i % 7)}the clouds" for i in range(1500)]  # seve
 NEIGHBOURS = 1e-6
 OF_SPARSE = 1e-5  # of the sparse folder's weights, which are larger; measured 2.9e-6
 
+Fields = dict[str, Any]
 encoder_of = functools.cache(lambda name, **options: minibert.load_encoder(REFERENCE / name, **options))
 
 
@@ -67,7 +68,7 @@ def vectors(answer: Answer) -> Array:
 # -- vectors -----------------------------------------------------------------------------------------------------
 
 V, UNIT, QUERY, DOCUMENT = "/v1/embeddings", {"normalize_embeddings": True}, "encode_query", "encode_document"
-ROWS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [  # the fields, and what `encode` is told
+ROWS: list[tuple[str, str, Fields, Fields]] = [  # the fields, and what `encode` is told
     (V, NORMED, {}, {}), (V, NORMED, {"encoding_format": "base64"}, {}), (V, NORMED, {"dimensions": 8}, {}),
     ("/embeddings", NORMED, {"input": MANY[: 3 * DEFAULTS.inline], "encoding_format": "float"}, {}),
     (V, NORMED, {"input": "dog", "encoding_format": "base64"}, {}),
@@ -94,9 +95,7 @@ ROWS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [  # the fields, a
 
 
 @pytest.mark.parametrize(("path", "name", "fields", "told"), ROWS, ids=lambda each: f"{each!r:.40}")
-def test_vectors_are_those_of_encode(
-    path: str, name: str, fields: dict[str, Any], told: dict[str, Any], address: Address
-) -> None:
+def test_vectors_are_those_of_encode(path: str, name: str, fields: Fields, told: Fields, address: Address) -> None:
     """And others than those of `encode` without what it is told: a server that forgets it would show."""
     field = "inputs" if path in ("/", "/embed") else "input"
     body = {field: TEXTS, "model": name} | fields
@@ -159,7 +158,7 @@ def test_fields_that_clients_add_and_that_change_nothing(address: Address) -> No
 
 ASKED, DOCUMENTS = "the dog we lived above", [LONG, "we lived above the clouds", "above"]
 THREE = ["the clouds the", "we lived above", "above"]  # the first three tokens of each
-SCORED: list[tuple[dict[str, Any], list[str], int]] = [  # the fields, the texts that are scored, how many are cut
+SCORED: list[tuple[Fields, list[str], int]] = [  # the fields, the texts that are scored, how many are cut
     ({"documents": DOCUMENTS, "return_documents": True, "max_tokens_per_doc": 4096}, DOCUMENTS, 2),
     ({"documents": DOCUMENTS, "max_tokens_per_doc": 3, "priority": 9}, THREE, 0),
     ({"documents": DOCUMENTS, "return_documents": True, "max_chunks_per_doc": 10, "model": RERANKER}, DOCUMENTS, 2),
@@ -170,9 +169,7 @@ SCORED: list[tuple[dict[str, Any], list[str], int]] = [  # the fields, the texts
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
 @pytest.mark.parametrize(("fields", "texts", "cut"), SCORED, ids=lambda each: f"{each!r:.40}")
-def test_scores_are_those_of_predict(
-    path: str, fields: dict[str, Any], texts: list[str], cut: int, address: Address
-) -> None:
+def test_scores_are_those_of_predict(path: str, fields: Fields, texts: list[str], cut: int, address: Address) -> None:
     """In Cohere's form or in that of text-embeddings-inference, the best first."""
     encoder, plain = encoder_of(RERANKER), "texts" in fields
     raw = {"activation_fn": lambda logits: logits} if "raw_scores" in fields else {}
@@ -277,9 +274,7 @@ def lost(name: str, *texts: list[str]) -> dict[int, int]:
         ("/embed_sparse", SPARSE, {}, "inputs"), ("/predict", TOPICS, {}, "inputs"),
     ],
 )  # fmt: skip
-def test_each_truncated_text_is_told(
-    path: str, name: str, fields: dict[str, Any], texts: str, address: Address
-) -> None:
+def test_each_truncated_text_is_told(path: str, name: str, fields: Fields, texts: str, address: Address) -> None:
     """In fields of the answer; beside a bare list, which has none, in headers."""
     sent = ["dog", LONG, "we", LONG + "dog"]
     want = lost(name, *([[ASKED] * 4, sent] if fields else [sent]))
