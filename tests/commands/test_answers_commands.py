@@ -34,15 +34,11 @@ DENSE, SEARCHED, BARE, PROMPTS = (
 )
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("encode", "sentences-dense"), ("encode", "uses-sparse"), ("encode", "late-fixed"),
-        ("embed", "sentences-dense"), ("similar", "sentences-dense", "we", "--file", "-"),
-        ("rank", "uses-reranker", "we", "--file", "-"),
-    ],
-    ids=" ".join,
-)  # fmt: skip
+@pytest.mark.parametrize("command", [
+    ("encode", "sentences-dense"), ("encode", "uses-sparse"), ("encode", "late-fixed"),
+    ("embed", "sentences-dense"), ("similar", "sentences-dense", "we", "--file", "-"),
+    ("rank", "uses-reranker", "we", "--file", "-"),
+], ids=" ".join)  # fmt: skip
 def test_empty_lines_are_skipped_and_counted(command: tuple[str, ...], monkeypatch: Patch, capsys: Printed) -> None:
     name, model, *rest = command
     told = {

@@ -142,13 +142,10 @@ def test_a_reader_that_leaves_is_no_error(folder: Path) -> None:
     assert process.returncode == cli.READER_GONE
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "message"),
-    [
-        (KeyboardInterrupt(), cli.INTERRUPTED, ""), (KeyError("width"), 1, "minibert: error: KeyError: 'width'\n"),
-        (ValueError(), 1, "minibert: error: ValueError\n"), (MemoryError(), 1, "minibert: error: MemoryError\n"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("error", "code", "message"), [
+    (KeyboardInterrupt(), cli.INTERRUPTED, ""), (KeyError("width"), 1, "minibert: error: KeyError: 'width'\n"),
+    (ValueError(), 1, "minibert: error: ValueError\n"), (MemoryError(), 1, "minibert: error: MemoryError\n"),
+])  # fmt: skip
 def test_no_traceback(error: BaseException, code: int, message: str, monkeypatch: Patch, capsys: Printed) -> None:
     monkeypatch.setattr("minibert.models.open.load.open_model", Mock(side_effect=error))
     assert main(["info"]) == code
@@ -168,14 +165,11 @@ def test_explain_prints_the_page(folder: Path, capsys: Printed) -> None:
     assert ran(capsys, *command, "we " * 20, "--truncate")[0] == "\n".join([*lines, ""])
 
 
-@pytest.mark.parametrize(
-    ("terminal", "environment", "coloured"),
-    [
-        (True, {"TERM": "xterm"}, True), (True, {"TERM": "dumb"}, False), (False, {"TERM": "xterm"}, False),
-        (True, {"TERM": "xterm", "NO_COLOR": "1"}, False),
-        (True, {"TERM": "xterm", "NO_COLOR": ""}, True),  # set to nothing counts as not set
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("terminal", "environment", "coloured"), [
+    (True, {"TERM": "xterm"}, True), (True, {"TERM": "dumb"}, False), (False, {"TERM": "xterm"}, False),
+    (True, {"TERM": "xterm", "NO_COLOR": "1"}, False),
+    (True, {"TERM": "xterm", "NO_COLOR": ""}, True),  # set to nothing counts as not set
+])  # fmt: skip
 def test_colour_on_a_terminal_only(
     terminal: bool, environment: dict[str, str], coloured: bool, folder: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
@@ -286,16 +280,13 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="bash's completion is of POSIX")
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("minibert sea", ["search"]), ("minibert e", ["embed", "encode", "explain", "extract"]),
-        ("minibert help sim", ["similar"]), ("minibert encode --prec", ["--precision"]),
-        ("minibert encode we --precision ", ["binary", "float16", "float32", "int8", "ubinary", "uint8"]),
-        ("minibert plot rot", ["rotary"]), ("minibert fly --prec", [""]),
-        ("minibert rank we --file lin", ["lines.txt"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("line", "words"), [
+    ("minibert sea", ["search"]), ("minibert e", ["embed", "encode", "explain", "extract"]),
+    ("minibert help sim", ["similar"]), ("minibert encode --prec", ["--precision"]),
+    ("minibert encode we --precision ", ["binary", "float16", "float32", "int8", "ubinary", "uint8"]),
+    ("minibert plot rot", ["rotary"]), ("minibert fly --prec", [""]),
+    ("minibert rank we --file lin", ["lines.txt"]),
+])  # fmt: skip
 def test_tab(line: str, words: list[str], tmp_path: Path) -> None:
     (tmp_path / "lines.txt").touch()
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])

@@ -56,15 +56,12 @@ def test_encode_with_a_closed_stream(monkeypatch: Patch, capsys: Printed) -> Non
     assert numbers(capsys.readouterr().out).shape == (1, minibert.load_encoder(DENSE).encode("clouds!").size)
 
 
-@pytest.mark.parametrize(
-    ("options", "method", "told"),
-    [
-        ([], "encode", {}), (["--prompt-name", "query"], "encode", {"prompt_name": "query"}),
-        (["--prompt", "query"], "encode", {"prompt": "query"}), (["--task", "query"], "encode_query", {}),
-        (["--task", "query", "--prompt", ""], "encode_query", {"prompt": ""}),
-        (["--task", "document"], "encode_document", {}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "method", "told"), [
+    ([], "encode", {}), (["--prompt-name", "query"], "encode", {"prompt_name": "query"}),
+    (["--prompt", "query"], "encode", {"prompt": "query"}), (["--task", "query"], "encode_query", {}),
+    (["--task", "query", "--prompt", ""], "encode_query", {"prompt": ""}),
+    (["--task", "document"], "encode_document", {}),
+])  # fmt: skip
 def test_printed_vectors_read_back(options: list[str], method: str, told: dict[str, str], capsys: Printed) -> None:
     encoder = minibert.load_encoder(PROMPTS)
     out, err = ran(capsys, "encode", "-m", PROMPTS, *options, *TEXTS)
@@ -144,14 +141,11 @@ LONG = "we lived " * 20
 ONE_TOO_MANY = "we " * 15  # with [CLS] and [SEP] 17 tokens of 16
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options"),
-    [
-        ([], {}),
-        (["--pooling", "max", "--normalize"], {"pooling": "max", "normalize": True}),
-        (["--truncate", LONG, ONE_TOO_MANY], {"truncation": True}),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "options"), [
+    ([], {}),
+    (["--pooling", "max", "--normalize"], {"pooling": "max", "normalize": True}),
+    (["--truncate", LONG, ONE_TOO_MANY], {"truncation": True}),
+])  # fmt: skip
 def test_printed_numbers_read_back_exactly(
     arguments: list[str], options: dict[str, Any], folder: Path, minilm: Path, capsys: Printed
 ) -> None:

@@ -128,14 +128,11 @@ def test_gunicorn_ends_within_its_grace_though_a_worker_is_stopped() -> None:
         until(lambda: has_ended(stopped))
 
 
-@pytest.mark.parametrize(
-    ("options", "variables", "says"),
-    [
-        ([], {"MAX_TEXTS": "many"}, "the variable MINIBERT_SERVE_MAX_TEXTS: expected an integer >= 1, found 'many'"),
-        (["-k", "sync"], {}, "start gunicorn with -k uvicorn_worker.UvicornWorker"),
-        (["-k", "sync", "--threads", "2"], {}, "start gunicorn with -k uvicorn_worker.UvicornWorker"),
-    ],
-)
+@pytest.mark.parametrize(("options", "variables", "says"), [
+    ([], {"MAX_TEXTS": "many"}, "the variable MINIBERT_SERVE_MAX_TEXTS: expected an integer >= 1, found 'many'"),
+    (["-k", "sync"], {}, "start gunicorn with -k uvicorn_worker.UvicornWorker"),
+    (["-k", "sync", "--threads", "2"], {}, "start gunicorn with -k uvicorn_worker.UvicornWorker"),
+])  # fmt: skip
 def test_a_wrong_start_ends_gunicorn_in_words(options: list[str], variables: dict[str, str], says: str) -> None:
     """Workers that ended before they listened would be started again without end, as older versions of uvicorn do."""
     command = [sys.executable, "-m", *PROGRAMS["gunicorn"], *options]

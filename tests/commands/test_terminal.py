@@ -123,16 +123,13 @@ def lines_of(monkeypatch: Patch, *pieces: bytes) -> list[str]:
 # -- stdin ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("pieces", "found"),
-    [
-        ((b"a\r\r\nb\n",), ["a\r", "b"]), ((b"a\r", b"\r", b"\nb\n"), ["a\r", "b"]),  # old Macs' ends are letters
-        ((b"a\rb\r\nc\n\nd",), ["a\rb", "c", "", "d"]), (("a \u2028 b\n".encode(),), ["a \u2028 b"]),
-        ((b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n",), ["a", "\ufeffb"]),  # a mark is one only at the first byte
-        ((b"\xef", b"\xbb\xbf", b"a\nb"), ["a", "b"]), ((b"\xef\xbb\xbf",), []),
-        ((b"a\n", b"b", b"\xef\xbb\xbf\n"), ["a", "b\ufeff"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("pieces", "found"), [
+    ((b"a\r\r\nb\n",), ["a\r", "b"]), ((b"a\r", b"\r", b"\nb\n"), ["a\r", "b"]),  # old Macs' ends are letters
+    ((b"a\rb\r\nc\n\nd",), ["a\rb", "c", "", "d"]), (("a \u2028 b\n".encode(),), ["a \u2028 b"]),
+    ((b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n",), ["a", "\ufeffb"]),  # a mark is one only at the first byte
+    ((b"\xef", b"\xbb\xbf", b"a\nb"), ["a", "b"]), ((b"\xef\xbb\xbf",), []),
+    ((b"a\n", b"b", b"\xef\xbb\xbf\n"), ["a", "b\ufeff"]),
+])  # fmt: skip
 def test_ends_and_marks(monkeypatch: Patch, pieces: tuple[bytes, ...], found: list[str]) -> None:
     assert lines_of(monkeypatch, *pieces) == found
 
@@ -165,15 +162,12 @@ def test_stdin_is_utf8_whatever_its_own_encoding(words: list[str], monkeypatch: 
 EMBED, SIMILAR = ("embed", "-m", DENSE), ("similar", "-m", DENSE, "clouds", "--file")
 
 
-@pytest.mark.parametrize(
-    ("words", "stdin", "stdout", "stderr", "bar"),  # of each stream, whether it is a terminal
-    [
-        (EMBED, False, False, True, True), (EMBED, False, False, False, False), (EMBED, False, True, True, False),
-        ((*EMBED, "-o", "a.npy"), False, True, True, True), ((*EMBED, "-o", "a.npy"), False, False, False, False),
-        ((*SIMILAR, "lines"), False, False, True, True), ((*SIMILAR, "lines"), True, True, True, True),
-        ((*SIMILAR, "lines"), False, False, False, False), ((*SIMILAR, "-"), True, False, True, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "stdin", "stdout", "stderr", "bar"), [  # of each stream, whether it is a terminal
+    (EMBED, False, False, True, True), (EMBED, False, False, False, False), (EMBED, False, True, True, False),
+    ((*EMBED, "-o", "a.npy"), False, True, True, True), ((*EMBED, "-o", "a.npy"), False, False, False, False),
+    ((*SIMILAR, "lines"), False, False, True, True), ((*SIMILAR, "lines"), True, True, True, True),
+    ((*SIMILAR, "lines"), False, False, False, False), ((*SIMILAR, "-"), True, False, True, False),
+])  # fmt: skip
 def test_a_bar_where_neither_results_nor_typed_lines_share_its_terminal(
     words: tuple[object, ...], stdin: bool, stdout: bool, stderr: bool, bar: bool, tmp_path: Path, monkeypatch: Patch,
     capsys: Printed,

@@ -266,14 +266,11 @@ def lost(name: str, *texts: list[str]) -> dict[int, int]:
     return {i: count for i, count in enumerate(tokens) if count > 0}
 
 
-@pytest.mark.parametrize(
-    ("path", "name", "fields", "texts"),
-    [
-        (V, NORMED, {}, "input"), ("/rerank", RERANKER, {"query": ASKED}, "documents"),
-        ("/embed", NORMED, {}, "inputs"), ("/rerank", RERANKER, {"query": ASKED}, "texts"),
-        ("/embed_sparse", SPARSE, {}, "inputs"), ("/predict", TOPICS, {}, "inputs"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("path", "name", "fields", "texts"), [
+    (V, NORMED, {}, "input"), ("/rerank", RERANKER, {"query": ASKED}, "documents"),
+    ("/embed", NORMED, {}, "inputs"), ("/rerank", RERANKER, {"query": ASKED}, "texts"),
+    ("/embed_sparse", SPARSE, {}, "inputs"), ("/predict", TOPICS, {}, "inputs"),
+])  # fmt: skip
 def test_each_truncated_text_is_told(path: str, name: str, fields: Fields, texts: str, address: Address) -> None:
     """In fields of the answer; beside a bare list, which has none, in headers."""
     sent = ["dog", LONG, "we", LONG + "dog"]
