@@ -10,6 +10,7 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -22,16 +23,14 @@ from safetensors.numpy import load_file
 import minibert
 from minibert import Prediction
 from minibert.bulk.stored import StoredVectors
-from minibert.cli import main
 from minibert.commands import answers, common
 from minibert.models.sentences.token_pairs import SimilarityPairs
 
-RERANKER, LOGITS, LABELS, LATE = (
-    str(REFERENCE / name) for name in ("uses-reranker", "uses-reranker-logits", "uses-inference", "late-fixed")
+RERANKER, LOGITS, LABELS = (str(REFERENCE / f"uses-{name}") for name in ("reranker", "reranker-logits", "inference"))
+DENSE, SEARCHED, BARE, PROMPTS, CLS = (
+    str(REFERENCE / f"sentences-{name}") for name in ("dense", "search", "bare", "prompts", "cls")
 )
-DENSE, SEARCHED, BARE, PROMPTS = (
-    str(REFERENCE / f"sentences-{name}") for name in ("dense", "search", "bare", "prompts")
-)
+LATE = str(REFERENCE / "late-fixed")
 
 
 @pytest.mark.parametrize("command", [
@@ -41,20 +40,15 @@ DENSE, SEARCHED, BARE, PROMPTS = (
 ], ids=" ".join)  # fmt: skip
 def test_empty_lines_are_skipped_and_counted(command: tuple[str, ...], monkeypatch: Patch, capsys: Printed) -> None:
     name, model, *rest = command
-    told = {
-        b"we\nclouds!\n": "",
-        b"we\n\nclouds!\n": "minibert: 1 empty line skipped\n",
-        b"\nwe\n \t\r\nclouds!\n\n": "minibert: 3 empty lines skipped\n",
-    }
-    printed = []
-    for lines, said in told.items():
+    argv, printed = (name, "-m", REFERENCE / model, *rest), []
+    for lines, said in ((b"we\nclouds!\n", ""), (b"we\n\nclouds!\n", "minibert: 1 empty line skipped\n"),
+                        (b"\nwe\n \t\r\nclouds!\n\n", "minibert: 3 empty lines skipped\n")):  # fmt: skip
         typed(monkeypatch, lines)
-        out, err = ran(capsys, name, "-m", REFERENCE / model, *rest)
+        out, err = ran(capsys, *argv)
         assert err == said
         printed.append(out)
     assert printed[0] and printed == [printed[0]] * 3
     typed(monkeypatch, b"\n\n")
-    argv = name, "-m", REFERENCE / model, *rest
     if rest:  # there is nothing to order
         assert failure(capsys, *argv) == "stdin: expected texts, one on each line, found none"
     else:
@@ -145,9 +139,8 @@ def test_a_bar_is_as_long_as_its_word_is_likely(monkeypatch: pytest.MonkeyPatch)
     found = [("向量", 0.5), ("ab", 0.2), ("c\x1b", 0.001)]
     for encoding, stroke in (("utf-8", "█"), ("ascii", "#"), ("latin-1", "#")):
         monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
-        assert answers.bars(found) == [
-            f"  向量   0.5000  {stroke * 20}", f"  ab     0.2000  {stroke * 8}", "  c\\x1b  0.0010",
-        ]  # fmt: skip
+        want = [f"  向量   0.5000  {stroke * 20}", f"  ab     0.2000  {stroke * 8}", "  c\\x1b  0.0010"]
+        assert answers.bars(found) == want
     assert answers.bars(found[1:], quote='"')[0] == '  "ab"     0.2000  ########'
     monkeypatch.setattr(sys, "stdout", None)
     assert answers.bars(found)[0].endswith("#")
@@ -162,18 +155,11 @@ def test_a_text_above_its_words_is_bold_and_harmless(monkeypatch: pytest.MonkeyP
 
 
 def test_the_usual_model_is_one_that_can(monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
-    named: list[str] = []
-
-    def load(name: str, **_: object) -> None:
-        named.append(name)
-        raise ValueError("enough")
-
+    load = Mock(side_effect=ValueError("enough"))
     monkeypatch.setattr("minibert.models.open.load_encoder.load_encoder", load)
-    for command in ("fill", "next"):
-        assert failure(capsys, command, "we") == "enough"
-        main(["help", command])
-        assert f"or {named[-1]}" in " ".join(capsys.readouterr().out.split())
-    assert named == ["bert-base-uncased", "gpt2"]
+    for command, usual in (("fill", "bert-base-uncased"), ("next", "gpt2")):
+        assert failure(capsys, command, "we") == "enough" and load.call_args.args == (usual,)
+        assert f"or {usual}" in " ".join(ran(capsys, "help", command)[0].split())
 
 
 TEXTS = ["we lived above the clouds", "the clouds", "above", "we lived in a"]
@@ -186,7 +172,7 @@ def test_a_search_has_the_options_of_bulk(tmp_path: Path, capsys: Printed) -> No
     """One that forgets them has queries of another width; one that forgets a prompt has other scores."""
     source, out = made(tmp_path / "a.txt", "\n".join(TEXTS)), tmp_path / "out"
     bulk = ["bulk", source, "-o", out, "-m", DENSE, *OPTIONS, "--default-prompt-name", "document"]
-    assert main([*map(str, bulk), "--similarity-fn-name", "dot"]) == 0
+    ran(capsys, *bulk, "--similarity-fn-name", "dot")
     asked = ASKED | {"default_prompt_name": "document", "similarity_fn_name": "dot"}
     assert StoredVectors(out).meta["options"] == asked
     assert "was made with options {" in failure(capsys, "bulk", source, "-o", out, "-m", DENSE)
@@ -194,10 +180,8 @@ def test_a_search_has_the_options_of_bulk(tmp_path: Path, capsys: Printed) -> No
     vectors = encoder.encode(TEXTS)
     assert np.abs(np.concatenate([*StoredVectors(out).blocks()]) - vectors).max() <= OF_LENGTH_1
     question = "we lived above the clouds above"
-    for more, query in (
-        ([], encoder.encode_query(question)),
-        (["--prompt", "the "], encoder.encode(question, prompt="the ")),
-    ):
+    asked_for = ([], encoder.encode_query(question)), (["--prompt", "the "], encoder.encode(question, prompt="the "))
+    for more, query in asked_for:
         (found,) = map(json.loads, ran(capsys, "search", out, question, "--json", *more)[0].splitlines())
         scores = np.sort(encoder.similarity(query, vectors)[0])[::-1]
         assert found["measure"] == "dot"
@@ -242,8 +226,7 @@ def test_each_result_has_its_pairs(command: str, model: str, why_lines: Path, ca
 @pytest.mark.parametrize("model", [SEARCHED, BARE, LATE])
 def test_search_says_why(model: str, more: list[str], tmp_path: Path, capsys: Printed) -> None:
     source = jsonl(tmp_path / "a.jsonl", ({"id": i, "text": text} for i, text in enumerate(WHY_LINES)))
-    assert main(["bulk", str(source), "-o", str(tmp_path / "out"), "-m", model, "--keep", "id"]) == 0
-    capsys.readouterr()
+    ran(capsys, "bulk", source, "-o", tmp_path / "out", "-m", model, "--keep", "id")
     search = "search", tmp_path / "out", "we lived", "clouds", *more
     out, plain = ran(capsys, *search, "--why")[0].splitlines(), ran(capsys, *search)[0].splitlines()
     assert [line for line in out if not PAIR.search(line)] == plain
@@ -259,12 +242,12 @@ def test_search_says_why(model: str, more: list[str], tmp_path: Path, capsys: Pr
     check("   ".join(f"{each['token']} ~ {each['other']} {each['adds']:+.4f}" for each in result["why"]), split)
 
 
-def test_a_folder_whose_similarity_is_no_sum_is_refused(why_lines: Path, tmp_path: Path, capsys: Printed) -> None:
-    for more, model, wrong in (
-        (["--precision", "ubinary"], SEARCHED, "has ubinary vectors, and their Hamming distance is no sum"),
-        ([], REFERENCE / "sentences-cls", "that of the first token alone"),
-    ):
-        out = tmp_path / wrong[:5]
-        assert main(["bulk", str(why_lines), "-o", str(out), "-m", str(model), *more]) == 0
-        capsys.readouterr()
-        assert wrong in failure(capsys, "search", out, "we", "--why")
+@pytest.mark.parametrize(("model", "more", "wrong"), [
+    (SEARCHED, ["--precision", "ubinary"], "has ubinary vectors, and their Hamming distance is no sum"),
+    (CLS, [], "that of the first token alone"),
+])  # fmt: skip
+def test_a_similarity_that_is_no_sum_is_refused(
+    model: str, more: list[str], wrong: str, why_lines: Path, tmp_path: Path, capsys: Printed
+) -> None:
+    ran(capsys, "bulk", why_lines, "-o", tmp_path / "out", "-m", model, *more)
+    assert wrong in failure(capsys, "search", tmp_path / "out", "we", "--why")

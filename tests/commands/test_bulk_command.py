@@ -56,9 +56,8 @@ def said(folder: Path) -> dict[str, Any]:
 def test_sentence_vectors_and_all_that_a_shard_says(source: Path, tmp_path: Path, capsys: Printed) -> None:
     out = tmp_path / "out"
     for begins in (f"wrote {out}", f"{out} is complete"):  # and once more
-        assert told(capsys, source, "-o", out, "-m", DENSE) == (
-            f"minibert: {begins}: 3 vectors of 6 in 1 shard, 0 rows left out, 0 texts truncated\n"
-        )
+        counts = "3 vectors of 6 in 1 shard, 0 rows left out, 0 texts truncated"
+        assert told(capsys, source, "-o", out, "-m", DENSE) == f"minibert: {begins}: {counts}\n"
     assert [path.name for path in out.iterdir()] == ["vectors-00000.arrow"]
     (vectors,) = StoredVectors(out).blocks()
     assert same_bits(vectors, minibert.load_encoder(DENSE).encode(TEXTS))
@@ -73,9 +72,8 @@ def test_sentence_vectors_and_all_that_a_shard_says(source: Path, tmp_path: Path
         "text_column": "text", "id_column": None, "columns": {"id": "int64", "text": "string"},
         "same_bits": False, "options": None, "result": "dense", "dim": 6, "precision": "float32",
         "similarity": "cosine", "normalized": True, "max_seq_length": 32, "format": "arrow", "rows_per_shard": 4096,
-        "input": [{"name": "a.txt", "bytes": source.stat().st_size}],
-        "shards": 1, "read": 3, "rows": 3, "cut": 0, "truncated": 0, "skipped": 0, "left_out": [], "at": 2,
-        "last": True,
+        "input": [{"name": "a.txt", "bytes": source.stat().st_size}], "shards": 1, "read": 3, "rows": 3, "cut": 0,
+        "truncated": 0, "skipped": 0, "left_out": [], "at": 2, "last": True,
     }  # fmt: skip
 
 
@@ -112,9 +110,8 @@ def test_check(source: Path, tmp_path: Path, capsys: Printed) -> None:
     out = tmp_path / "out"
     told(capsys, source, "-o", out, "-m", DENSE, "--rows-per-shard", "2")
     before = content(out)
-    assert told(capsys, "-o", out, "--check") == (
-        f"minibert: checked {out}: 3 vectors in 2 shards, complete and as written\n"
-    )
+    want = f"minibert: checked {out}: 3 vectors in 2 shards, complete and as written\n"
+    assert told(capsys, "-o", out, "--check") == want
     assert f"--check reads only FOLDER, found also '{source}'" in failure(capsys, source, "-o", out, "--check")
     assert content(out) == before
     (tmp_path / "empty").mkdir()
@@ -186,9 +183,8 @@ def test_without_pyarrow(source: Path, tmp_path: Path, monkeypatch: Patch, capsy
     for name in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert failure(capsys, source, "-o", tmp_path / "out", "-m", DENSE) == (
-        "this needs pyarrow: pip install 'pyarrow>=18.1'"
-    )
+    said = failure(capsys, source, "-o", tmp_path / "out", "-m", DENSE)
+    assert said == "this needs pyarrow: pip install 'pyarrow>=18.1'"
     assert not (tmp_path / "out").exists()
 
 

@@ -66,12 +66,12 @@ def test_the_only_side_there_is_needs_no_name(tmp_path: Path, capsys: Printed) -
 
 def test_texts_may_stand_anywhere_and_begin_with_a_dash(folder: Path, capsys: Printed) -> None:
     ways = (
-        ["dog", "man", "--threads", "1", "--pooling", "max", "--normalize"],
-        ["--threads", "1", "dog", "--pooling", "max", "man", "--normalize"],
-        ["--threads", "1", "--pooling", "max", "dog", "--normalize", "man"],
-        ["--normalize", "--threads=1", "--pooling=max", "--", "dog", "man"],
+        "dog man --threads 1 --pooling max --normalize",
+        "--threads 1 dog --pooling max man --normalize",
+        "--threads 1 --pooling max dog --normalize man",
+        "--normalize --threads=1 --pooling=max -- dog man",
     )
-    outs = [ran(capsys, "embed", "-m", folder, *arguments)[0] for arguments in ways]
+    outs = [ran(capsys, "embed", "-m", folder, *arguments.split())[0] for arguments in ways]
     assert outs[0] and len(set(outs)) == 1
     for arguments in (["-5 dog"], ["--", "-dog"], ["-7"]):
         out, _ = ran(capsys, "embed", "-m", folder, *arguments)
@@ -89,10 +89,9 @@ def test_started_as_a_module_it_speaks_the_terminal_s_letters(encoding: str, let
     assert out.startswith("5 tokens of bert -> (1, 5, 8), float32\n") and "\x1b" not in out  # a pipe is no terminal
 
 
-@pytest.mark.parametrize(
-    ("variable", "typed", "asked"),
-    [("", [], "bert-base-uncased"), ("org/tiny", [], "org/tiny"), ("org/tiny", ["-m", "org/a"], "org/a")],
-)
+@pytest.mark.parametrize(("variable", "typed", "asked"), [
+    ("", [], "bert-base-uncased"), ("org/tiny", [], "org/tiny"), ("org/tiny", ["-m", "org/a"], "org/a"),
+])  # fmt: skip
 def test_which_model_is_asked_for(
     variable: str, typed: list[str], asked: str, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
@@ -167,8 +166,7 @@ def test_explain_prints_the_page(folder: Path, capsys: Printed) -> None:
 
 @pytest.mark.parametrize(("terminal", "environment", "coloured"), [
     (True, {"TERM": "xterm"}, True), (True, {"TERM": "dumb"}, False), (False, {"TERM": "xterm"}, False),
-    (True, {"TERM": "xterm", "NO_COLOR": "1"}, False),
-    (True, {"TERM": "xterm", "NO_COLOR": ""}, True),  # set to nothing counts as not set
+    (True, {"TERM": "xterm", "NO_COLOR": "1"}, False), (True, {"TERM": "xterm", "NO_COLOR": ""}, True),  # as if not set
 ])  # fmt: skip
 def test_colour_on_a_terminal_only(
     terminal: bool, environment: dict[str, str], coloured: bool, folder: Path, monkeypatch: Patch, capsys: Printed
@@ -284,14 +282,11 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
     ("minibert sea", ["search"]), ("minibert e", ["embed", "encode", "explain", "extract"]),
     ("minibert help sim", ["similar"]), ("minibert encode --prec", ["--precision"]),
     ("minibert encode we --precision ", ["binary", "float16", "float32", "int8", "ubinary", "uint8"]),
-    ("minibert plot rot", ["rotary"]), ("minibert fly --prec", [""]),
-    ("minibert rank we --file lin", ["lines.txt"]),
+    ("minibert plot rot", ["rotary"]), ("minibert rank we --file lin", ["lines.txt"]), ("minibert fly --prec", [""]),
 ])  # fmt: skip
 def test_tab(line: str, words: list[str], tmp_path: Path) -> None:
     (tmp_path / "lines.txt").touch()
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    result = subprocess.run(
-        ["bash", "--norc", "-c", TAB, "bash", line],
-        cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=CHILD_SECONDS,
-    )  # fmt: skip
+    bash, environment = ["bash", "--norc", "-c", TAB, "bash", line], {**os.environ, "PATH": path}
+    result = subprocess.run(bash, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=CHILD_SECONDS)
     assert (sorted(word.strip() for word in result.stdout.splitlines()), result.stderr) == (words, "")

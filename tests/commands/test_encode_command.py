@@ -57,10 +57,9 @@ def test_encode_with_a_closed_stream(monkeypatch: Patch, capsys: Printed) -> Non
 
 
 @pytest.mark.parametrize(("options", "method", "told"), [
-    ([], "encode", {}), (["--prompt-name", "query"], "encode", {"prompt_name": "query"}),
-    (["--prompt", "query"], "encode", {"prompt": "query"}), (["--task", "query"], "encode_query", {}),
+    ([], "encode", {}), (["--task", "query"], "encode_query", {}), (["--task", "document"], "encode_document", {}),
+    (["--prompt-name", "query"], "encode", {"prompt_name": "query"}), (["--prompt", "a"], "encode", {"prompt": "a"}),
     (["--task", "query", "--prompt", ""], "encode_query", {"prompt": ""}),
-    (["--task", "document"], "encode_document", {}),
 ])  # fmt: skip
 def test_printed_vectors_read_back(options: list[str], method: str, told: dict[str, str], capsys: Printed) -> None:
     encoder = minibert.load_encoder(PROMPTS)
@@ -142,8 +141,7 @@ ONE_TOO_MANY = "we " * 15  # with [CLS] and [SEP] 17 tokens of 16
 
 
 @pytest.mark.parametrize(("arguments", "options"), [
-    ([], {}),
-    (["--pooling", "max", "--normalize"], {"pooling": "max", "normalize": True}),
+    ([], {}), (["--pooling", "max", "--normalize"], {"pooling": "max", "normalize": True}),
     (["--truncate", LONG, ONE_TOO_MANY], {"truncation": True}),
 ])  # fmt: skip
 def test_printed_numbers_read_back_exactly(
@@ -222,19 +220,16 @@ def test_embed_prints_and_writes_tokens(
 ) -> None:
     """Printed, a token is a line and an empty line ends a text; in a file, offsets tell the texts apart."""
     command, path = ("embed", "--model", folder, "--pooling", "none"), tmp_path / "tokens.safetensors"
-    expected = minibert.load(folder).embed(texts, None)
+    expected = [rows.tolist() for rows in minibert.load(folder).embed(texts, None)]
     for more in ((), ("-o", path)):
         typed(monkeypatch, "".join(f"{text}\n" for text in texts).encode())
         out, _ = ran(capsys, *command, *more)
         *printed, rest = out.split("\n\n")
-        assert rest == "" and [numbers(each).tolist() for each in printed] == [
-            rows.tolist() for rows in ([] if more else expected)
-        ]
+        assert rest == "" and [numbers(each).tolist() for each in printed] == ([] if more else expected)
     written = load_file(path)
     embeddings, offsets = written["embeddings"], written["offsets"]
     assert embeddings.dtype == np.float32 and offsets.dtype == np.int64 and offsets[-1] == len(embeddings)
-    parts = [embeddings[start:stop] for start, stop in pairwise(offsets)]
-    assert [part.tolist() for part in parts] == [rows.tolist() for rows in expected]
+    assert [embeddings[start:stop].tolist() for start, stop in pairwise(offsets)] == expected
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="/dev/stdout is POSIX")

@@ -18,12 +18,8 @@ from reference_files import REFERENCE
 from minibert import cli
 from minibert.cli import main
 
-RERANKER, LABELS, DENSE, LATE, EUCLIDEAN, CLS = (
-    str(REFERENCE / name)
-    for name in (
-        "uses-reranker", "uses-inference", "sentences-dense", "late-fixed", "sentences-prompts", "sentences-cls",
-    )
-)  # fmt: skip
+RERANKER, LABELS, LATE = (str(REFERENCE / name) for name in ("uses-reranker", "uses-inference", "late-fixed"))
+DENSE, EUCLIDEAN, CLS = (str(REFERENCE / f"sentences-{name}") for name in ("dense", "prompts", "cls"))
 SMALL_GPT2 = str(Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words")
 # a model of twelve words, models with blocks and heads, files; each stands for its path
 TINY, BERT, GPT2, BLOCKS, CONVOLVED = "a layer", "a BERT", "a GPT-2", "two blocks", "a ConvBERT"
@@ -127,16 +123,13 @@ def test_what_cannot_be_done_is_one_line(
 
 
 WRONG: list[tuple[list[str], str]] = [
-    ([], "a command is missing"),
-    (["fly"], "there is no command 'fly'"),
-    (["help", "fly"], "there is no command 'fly'"),
-    (["--embed"], "there is no command '--embed'; did you mean embed?"),
+    ([], "a command is missing"), (["fly"], "there is no command 'fly'"),
+    (["help", "fly"], "there is no command 'fly'"), (["--embed"], "there is no command '--embed'; did you mean embed?"),
     (["info", "--fly"], "there is no option --fly"),
     (["info", "--modle", "x"], "there is no option --modle; did you mean --model?"),
     (["embed", "--normalise", "x"], "there is no option --normalise; did you mean --normalize?"),
     (["embed", "x", "--troncate=1"], "there is no option --troncate=1; did you mean --truncate?"),
-    (["info", "--fly\na"], r"there is no option --fly\na"),
-    (["plot", "--html", "x"], "there is no option --html"),
+    (["info", "--fly\na"], r"there is no option --fly\na"), (["plot", "--html", "x"], "there is no option --html"),
     (["rank", "we", "--fiel", "x"], "there is no option --fiel; did you mean --file?"),
     (["rank", "we"], "the following arguments are required: --file"),
     (["explain"], "the following arguments are required: TEXT"),
@@ -148,13 +141,12 @@ WRONG: list[tuple[list[str], str]] = [
     (["similar", "a", "b", "--prompts", "query"], "--prompts: expected NAME=TEXT, found 'query'"),
     (["verify", "--tolerance", "x"], "argument --tolerance: expected a number, found 'x'"),
     (["embed", "--pooling"], "argument --pooling: expected one argument"),
-    (["info", "a", "--model", "b"], "two models are named, 'a' and 'b'; name one"),
-    (["bulk", "a.txt"], "-o"),
+    (["info", "a", "--model", "b"], "two models are named, 'a' and 'b'; name one"), (["bulk", "a.txt"], "-o"),
     (["bulk", "a.txt", "-o", "x", "--rows-per-shard", "x"], "--rows-per-shard: expected an integer, found 'x'"),
     (["bulk", "a.txt", "-o", "x", "--bad-rows", "drop"], "'drop' is none of "),
     (["bulk", "a.txt", "-o", "x", "--format", "npy"], "'npy' is none of "),
     (["bulk", "a.txt", "-o", "x", "--fromat", "npy"], "there is no option --fromat; did you mean --format?"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("arguments", "message"), WRONG, ids=lambda value: f"{value!r:.40}")

@@ -100,9 +100,8 @@ def test_equal_scores_stand_in_the_order_of_the_rows(tmp_path: Path, capsys: Pri
     assert [each["id"] for each in answer["results"]] == [f"r{i}" for i in range(0, 66, 2)]
     (answer,) = found(capsys, folder, "above", "-k", "1000")  # more than there are
     assert len(answer["results"]) == 80 and answer["results"][40]["id"] == "r1"
-    assert ran(capsys, "search", folder, "clouds")[1] == (
-        "minibert: ubinary vectors are compared by Hamming distance: a score is minus the bits that differ\n"
-    )
+    said = "ubinary vectors are compared by Hamming distance: a score is minus the bits that differ"
+    assert ran(capsys, "search", folder, "clouds")[1] == f"minibert: {said}\n"
 
 
 @pytest.mark.parametrize("name", ["q.txt", "q.jsonl", "q.parquet", "questions", "-"])

@@ -136,10 +136,8 @@ def test_gunicorn_ends_within_its_grace_though_a_worker_is_stopped() -> None:
 def test_a_wrong_start_ends_gunicorn_in_words(options: list[str], variables: dict[str, str], says: str) -> None:
     """Workers that ended before they listened would be started again without end, as older versions of uvicorn do."""
     command = [sys.executable, "-m", *PROGRAMS["gunicorn"], *options]
-    environment = os.environ | {
-        f"MINIBERT_SERVE_{name}": value for name, value in ({"MODEL": MODEL} | variables).items()
-    }
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
+    own = {f"MINIBERT_SERVE_{name}": value for name, value in ({"MODEL": MODEL} | variables).items()}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=os.environ | own)
     assert says in done.stderr and done.returncode in (1, 3)  # 1: gunicorn fails where two workers end at once
     ours = Path(minibert.__file__).parent  # gunicorn's own traceback may stand there, where two workers end at once
     assert f'File "{ours}' not in done.stderr

@@ -60,8 +60,7 @@ V, R, P = "/v1/embeddings", "/rerank", "/predict"
 OF_PREDICT = "inputs must be a text, a pair [text, text], or a list of [text] and [text, text]"
 REFUSED: list[tuple[str, Any, int, str]] = [
     *((V, body, 400, NO_JSON) for body in (b"", b"{", b'{"input": "\xff"}', b"[" * 100_000)),
-    (V, b'{"input": "a", "dimensions": ' + b"9" * 5000 + b"}", 400, NO_JSON),
-    (V, b"7", 400, ", found 7"),
+    (V, b'{"input": "a", "dimensions": ' + b"9" * 5000 + b"}", 400, NO_JSON), (V, b"7", 400, ", found 7"),
     (V, {}, 400, "input must be a string or a list of strings, found nothing"),
     (V, {"input": []}, 400, "'input' is empty"),
     (V, {"input": {}}, 400, "input must be a string or a list of strings, found an object"),
@@ -90,8 +89,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (V, {"input": "a", "task": "query", "input_type": "document"}, 400, "are names of one field here"),
     (V, {"input": {"source_sentence": "a", "sentences": ["b"]}}, 400, "no similarities are computed here; send all"),
     (V, {"input": "a", "truncate": "no"}, 400, "truncate must be true or false, found 'no'"),
-    (R, {"query": "a"}, 400, "to sort, found neither"),
-    (R, ASKED | {"texts": ["b"]}, 400, "to sort, found both"),
+    (R, {"query": "a"}, 400, "to sort, found neither"), (R, ASKED | {"texts": ["b"]}, 400, "to sort, found both"),
     (R, {"documents": ["b"]}, 400, "query must be a string, found nothing"),
     (R, ASKED | {"documents": "b"}, 400, "documents must be a list of strings, found 'b'"),
     (R, ASKED | {"documents": [{"\ud800": "b"}]}, 400, "documents[0] must be a string, found an object with '\\ud800'"),
@@ -128,9 +126,8 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (P, {"inputs": "a", "model": SPARSE}, 404, f"the model {SPARSE!r} does not compute labels; ask {RERANKER!r}"),
     ("/v1/models/other", None, 404, "this server does not have the model 'other'"),
     ("/embeds", {}, 404, "GET /v1/models, /v1/models/NAME, /info, /metrics, /health"),
-    ("/", None, 405, "POST /v1/embeddings"),
-    (V, None, 405, "Method Not Allowed"),
-]
+    ("/", None, 405, "POST /v1/embeddings"), (V, None, 405, "Method Not Allowed"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("path", "body", "status", "message"), REFUSED, ids=lambda value: f"{value!r:.40}")
