@@ -129,21 +129,17 @@ def beyond(few: int, start: int, items: list[pytest.Item]) -> set[pytest.Item]:
     return set(items).difference(*kept)
 
 
-def holds_minilm(folder: Path) -> bool:
-    weights = folder / "model.safetensors"
-    return weights.is_file() and hashlib.sha256(weights.read_bytes()).hexdigest() == MINILM_SHA256
-
-
 @functools.cache
 def find_minilm() -> Path | None:
     """Look where MINIBERT_MODEL points, then for the installed package; a different checkpoint will not do."""
-    places = []
-    if named := os.environ.get("MINIBERT_MODEL"):
-        places.append(Path(named).expanduser())
-    package = importlib.util.find_spec(MINILM_PACKAGE)
-    if package is not None and package.origin is not None:
-        places.append(Path(package.origin).parent / "model")
-    return next((place for place in places if holds_minilm(place)), None)
+    named, package = os.environ.get("MINIBERT_MODEL"), importlib.util.find_spec(MINILM_PACKAGE)
+    places = [Path(named).expanduser()] if named else []
+    places += [Path(package.origin).parent / "model"] if package is not None and package.origin is not None else []
+    files = (place / "model.safetensors" for place in places)
+    there = (
+        file for file in files if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() == MINILM_SHA256
+    )
+    return next((file.parent for file in there), None)
 
 
 @pytest.fixture(scope="session")

@@ -50,9 +50,6 @@ def said(folder: Path) -> dict[str, Any]:
     return metadata_of(shards_of(folder)[-1])
 
 
-# -- what is written ---------------------------------------------------------------------------------------------
-
-
 def test_sentence_vectors_and_all_that_a_shard_says(source: Path, tmp_path: Path, capsys: Printed) -> None:
     out = tmp_path / "out"
     for begins in (f"wrote {out}", f"{out} is complete"):  # and once more
@@ -132,9 +129,6 @@ def test_stdin_is_the_input_where_none_is_named(tmp_path: Path, monkeypatch: Pat
     assert StoredVectors(out).rows == 45
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------
-
-
 def older(folder: Path, model: Path) -> None:
     """Give a shard the entry that it had before models had an identity."""
     files = {path.relative_to(model).as_posix(): path for path in model.rglob("*") if path.is_file()}
@@ -186,9 +180,6 @@ def test_without_pyarrow(source: Path, tmp_path: Path, monkeypatch: Patch, capsy
     said = failure(capsys, source, "-o", tmp_path / "out", "-m", DENSE)
     assert said == "this needs pyarrow: pip install 'pyarrow>=18.1'"
     assert not (tmp_path / "out").exists()
-
-
-# -- progress -----------------------------------------------------------------------------------------------------
 
 
 def test_lines_in_a_log(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:

@@ -32,9 +32,6 @@ def press() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-# -- what becomes of the signal ---------------------------------------------------------------------------------------
-
-
 def _runs(monkeypatch: Patch, run: Callable[[Any], Any]) -> None:
     """Let `minibert info` call this function."""
     monkeypatch.setitem(explain.COMMANDS, "info", explain.COMMANDS["info"]._replace(run=run))
@@ -69,8 +66,6 @@ def test_a_handler_of_another_program_stays(monkeypatch: Patch) -> None:
     assert seen[1:] == [signal.default_int_handler]
 
 
-# -- nothing half-written ----------------------------------------------------------------------------------------------
-
 WRITERS = [
     "embed we -o a.npy", "encode we -o a.safetensors", "explain we --html a.html", "extract -o a", "distill -o a",
     "plot rows -o a.svg", "verify --save a.safetensors", "bulk texts.txt -o a",
@@ -101,9 +96,6 @@ def test_while_a_file_is_named(
     whole = ("texts.txt", "a", "vectors-00000.arrow")
     assert [path.name for path in tmp_path.rglob("*") if path.name not in whole] == []
     assert not (tmp_path / "a").is_file()
-
-
-# -- while it waits ------------------------------------------------------------------------------------------------
 
 
 def started(*argv: str, **options: Any) -> subprocess.Popen[str]:

@@ -57,9 +57,6 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return bulk(folder / "out", rows(folder / "a.jsonl"), DENSE)
 
 
-# -- what is found -----------------------------------------------------------------------------------------------
-
-
 OTHER = [(precision, "arrow", measure) for precision in ("float32", "uint8") for measure in ("cosine", "euclidean")]
 
 
@@ -197,9 +194,6 @@ def test_models_of_token_and_sparse_vectors(name: str, kind: str, tmp_path: Path
     assert answer["measure"] == ("maxsim" if kind == "tokens" else "dot")
     assert [each["text"] for each in answer["results"]] == [TEXTS[i] for i in numbers[0]]
     assert np.allclose([each["score"] for each in answer["results"]], scores[0], SAME_TOKENS, SAME_TOKENS)
-
-
-# -- what is refused ---------------------------------------------------------------------------------------------
 
 
 def test_another_model(dense: Path, tmp_path: Path, capsys: Printed) -> None:

@@ -120,9 +120,6 @@ def lines_of(monkeypatch: Patch, *pieces: bytes) -> list[str]:
     return [line for lines in arriving_texts(STDIN) for line in lines]
 
 
-# -- stdin ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("pieces", "found"), [
     ((b"a\r\r\nb\n",), ["a\r", "b"]), ((b"a\r", b"\r", b"\nb\n"), ["a\r", "b"]),  # old Macs' ends are letters
     ((b"a\rb\r\nc\n\nd",), ["a\rb", "c", "", "d"]), (("a \u2028 b\n".encode(),), ["a \u2028 b"]),
