@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import re
 import signal
 import socket
@@ -10,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -116,15 +117,12 @@ def test_what_is_not_done_in_time_shows_in_the_exit_code() -> None:
 @pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("twice", [False, True])
 def test_ctrl_c_ends_it_without_a_traceback(twice: bool) -> None:
-    with serving() as (process, address):
+    with serving() as (process, address), half_a_request(address) if twice else nullcontext():
+        process.send_signal(signal.SIGINT)
         if twice:
-            with half_a_request(address):
-                process.send_signal(signal.SIGINT)
-                with suppress(ConnectionError):
-                    while address.ask("/health"):  # until nothing new is taken
-                        pass
-                process.send_signal(signal.SIGINT)
-        else:
+            with suppress(ConnectionError):
+                while address.ask("/health"):  # until nothing new is taken
+                    pass
             process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS) == 130
         assert process.stderr.read() == ""
@@ -143,15 +141,14 @@ def test_a_token_that_is_none(content: str, tmp_path: Path, capsys: Printed, mon
 
 @pytest.mark.parametrize("by_variable", [False, True])
 def test_a_token_for_its_name_is_not_printed(by_variable: bool, capsys: Printed, monkeypatch: Patch) -> None:
-    for option in ("token-file", "token-env"):
-        for port in ("8000", "70000"):
-            with monkeypatch.context() as patch:
-                if by_variable:
-                    patch.setenv(f"MINIBERT_SERVE_{option.replace('-', '_').upper()}", "/geheim")
-                given = () if by_variable else (f"--{option}", "/geheim")
-                code = main(["serve", "/nowhere", "--port", port, *given])
-                said = "".join(capsys.readouterr())
-                assert code == 1 and option in said and "geheim" not in said
+    for option, port in itertools.product(("token-file", "token-env"), ("8000", "70000")):
+        with monkeypatch.context() as patch:
+            if by_variable:
+                patch.setenv(f"MINIBERT_SERVE_{option.replace('-', '_').upper()}", "/geheim")
+            said = failure(
+                capsys, "serve", "/nowhere", "--port", port, *(() if by_variable else (f"--{option}", "/geheim"))
+            )
+            assert option in said and "geheim" not in said
     both = "--token-file", "geheim", "--token-env", "geheim"
     assert "geheim" not in failure(capsys, "serve", "/nowhere", *both)
 
