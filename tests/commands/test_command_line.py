@@ -134,7 +134,6 @@ def test_a_full_disk_behind_stdout_is_said(folder: Path) -> None:
 def test_a_reader_that_leaves_is_no_error(folder: Path) -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen([*EMBED, str(folder), *["we"] * 3000], stdout=pipe, stderr=pipe) as process:
-        assert process.stdout is not None and process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
@@ -235,7 +234,6 @@ def test_it_says_where_the_page_is_and_ctrl_c_ends_it() -> None:
     command = [sys.executable, "-m", "minibert", "explain", "--live", "--no-browser", "-m", SMALL_GPT2, "beautifu"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stderr is not None
             line = process.stderr.readline()
             found = re.fullmatch(r"minibert: http://127\.0\.0\.1:(\d+)(/\?token=[\w-]{20,})  Ctrl-C ends it\n", line)
             assert found, line

@@ -21,15 +21,9 @@ from reference_files import REFERENCE
 from minibert.cli import INTERRUPTED, main
 from minibert.commands import explain
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform == "win32", reason="sends a signal of POSIX"), pytest.mark.usefixtures("heard"),
-]  # fmt: skip
-
+posix = pytest.mark.skipif(sys.platform == "win32", reason="sends a signal of POSIX")
+pytestmark = [posix, pytest.mark.usefixtures("heard")]
 MODEL = REFERENCE / "sentences-dense"
-
-
-def press() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
 
 
 def _runs(monkeypatch: Patch, run: Callable[[Any], Any]) -> None:
@@ -42,7 +36,7 @@ def test_an_error_that_a_library_makes_of_it(monkeypatch: Patch, capsys: Printed
 
     def run(arguments: Any) -> None:
         try:
-            press()
+            os.kill(os.getpid(), signal.SIGINT)
             threading.Event().wait(CHILD_SECONDS)
         except KeyboardInterrupt:
             raise ImportError("numpy._core.multiarray failed to import") from None
@@ -98,58 +92,55 @@ def test_while_a_file_is_named(
     assert not (tmp_path / "a").is_file()
 
 
-def started(*argv: str, **options: Any) -> subprocess.Popen[str]:
+def started(*argv: str, stdin: str = "", **options: Any) -> subprocess.Popen[str]:
+    """Start a command; its stdin holds this and stays open."""
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a child may hear none
     code += "import sys; from minibert.cli import main; sys.exit(main(sys.argv[1:]))"
     pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    return subprocess.Popen([sys.executable, "-c", code, *argv], text=True, **pipes, **options)
+    process = subprocess.Popen([sys.executable, "-c", code, *argv], text=True, **pipes, **options)
+    process.stdin.write(stdin)
+    process.stdin.flush()
+    return process
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Give the exit code and stderr; the pipe to its stdin stays open until then."""
+def interrupted(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Send the signal, and give the exit code and stderr; the pipe to its stdin stays open until then."""
+    process.send_signal(signal.SIGINT)
     try:
-        code = process.wait(CHILD_SECONDS)
+        return process.wait(CHILD_SECONDS), process.stderr.read()
     finally:
         process.kill()
-    assert process.stderr is not None
-    return code, process.stderr.read()
 
 
 @pytest.mark.parametrize("rows", [1, 30])
 def test_bulk_at_an_idle_pipe(rows: int, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with started("bulk", "-o", str(out), "-m", str(MODEL), "--rows-per-shard", "10") as process:
-        assert process.stdin is not None
-        process.stdin.write("we lived\n" * rows)
-        process.stdin.flush()
+    command = "bulk", "-o", str(out), "-m", str(MODEL), "--rows-per-shard", "10"
+    with started(*command, stdin="we lived\n" * rows) as process:
         shards = (rows - 1) // 10  # the last one is written when a row behind it has come
 
-        def read() -> bool:
-            """Whether the pipe is empty: lines are read once the folder is locked."""
+        def has_read() -> bool:
+            """Whether the shards are there, the folder is locked, after which lines are read, and the pipe is empty."""
             import fcntl
             import termios
 
-            return not any(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4)))
+            there = len(list(out.glob("vectors-*"))) >= shards and (out / ".lock").exists()
+            return there and not any(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4)))
 
-        until(lambda: len(list(out.glob("vectors-*"))) >= shards and (out / ".lock").exists() and read(), process)
-        process.send_signal(signal.SIGINT)
+        until(has_read, process)
         told = f"minibert: stopped: {out} keeps {shards * 10} rows, and the same command continues after them\n"
-        assert ended(process) == (INTERRUPTED, told)
+        assert interrupted(process) == (INTERRUPTED, told)
     assert not list(out.glob(".*"))
 
 
 @pytest.mark.parametrize("command", ["embed", "encode"])
 def test_a_line_at_a_time(command: str) -> None:
-    with started(command, "-m", str(MODEL)) as process:
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write("we lived\n")
-        process.stdin.flush()
+    with started(command, "-m", str(MODEL), stdin="we lived\n") as process:
         assert select.select([process.stdout], [], [], CHILD_SECONDS)[0]  # it has answered
         # and waits again: a signal just before Python's read begins is seen only when the read ends
         asleep = Path(f"/proc/{process.pid}/wchan")  # what it waits for, where the system says so
         until(lambda: not asleep.exists() or asleep.read_text() in ("pipe_read", "anon_pipe_read"), process)
-        process.send_signal(signal.SIGINT)
-        assert ended(process) == (INTERRUPTED, "")
+        assert interrupted(process) == (INTERRUPTED, "")
 
 
 def test_a_silent_hub(tmp_path: Path) -> None:
@@ -158,5 +149,4 @@ def test_a_silent_hub(tmp_path: Path) -> None:
         hub.misbehave("safetensors", silent)
         with started("embed", "we lived", "-m", "org/model", env=environment(hub.endpoint, tmp_path)) as process:
             until(lambda: len(hub.asked("safetensors")) > 0, process)
-            process.send_signal(signal.SIGINT)
-            assert ended(process)[0] == INTERRUPTED
+            assert interrupted(process)[0] == INTERRUPTED

@@ -261,7 +261,6 @@ def test_predict_gives_labels_and_their_probabilities(address: Address) -> None:
 def lost(name: str, *texts: list[str]) -> dict[int, int]:
     """The tokens of each text, or pair, beyond the model's longest."""
     encoder = encoder_of(name)
-    assert encoder.max_seq_length is not None
     tokens = [len(each.input_ids) - encoder.max_seq_length for each in encoder.sentence_tokenizer.encode(*texts)]
     return {i: count for i, count in enumerate(tokens) if count > 0}
 
