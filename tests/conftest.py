@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from needed import IN_CI, absent, missing
+from needed import IN_CI, absent, missing, need
 
 pytest_plugins = ["in_browser"]  # the fixtures of tests that open a page
 
@@ -62,12 +62,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("reference") and (names := absent("torch", "transformers")):
         missing(f"{' and '.join(names)} not installed; pip install torch==2.13.0, then the extra `reference`")
     if item.get_closest_marker("browser"):
-        if absent("playwright"):
-            missing("playwright not installed; it is in the extra `browser`")
+        need("playwright", "browser")
         if shutil.which("chromium") is None:
             missing("no chromium on PATH; on Debian and Ubuntu: apt install chromium")
-    if item.get_closest_marker("ray") and absent("ray"):
-        missing("ray not installed; it is in the extra `ray`")
+    if item.get_closest_marker("ray"):
+        need("ray", "ray")
     if item.get_closest_marker("network") and (reason := why_no_hub()):
         pytest.skip(reason)  # in CI too: whether the Hub can be reached from there is not ours to say
 
