@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from needed import IN_CI, absent, missing
+from needed import IN_CI, absent, missing, need
 
 pytest_plugins = ["in_browser"]  # the fixtures of tests that open a page
 
@@ -62,12 +62,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("reference") and (names := absent("torch", "transformers")):
         missing(f"{' and '.join(names)} not installed; pip install torch==2.13.0, then the extra `reference`")
     if item.get_closest_marker("browser"):
-        if absent("playwright"):
-            missing("playwright not installed; it is in the extra `browser`")
+        need("playwright", "browser")
         if shutil.which("chromium") is None:
             missing("no chromium on PATH; on Debian and Ubuntu: apt install chromium")
-    if item.get_closest_marker("ray") and absent("ray"):
-        missing("ray not installed; it is in the extra `ray`")
+    if item.get_closest_marker("ray"):
+        need("ray", "ray")
     if item.get_closest_marker("network") and (reason := why_no_hub()):
         pytest.skip(reason)  # in CI too: whether the Hub can be reached from there is not ours to say
 
@@ -129,21 +128,17 @@ def beyond(few: int, start: int, items: list[pytest.Item]) -> set[pytest.Item]:
     return set(items).difference(*kept)
 
 
-def holds_minilm(folder: Path) -> bool:
-    weights = folder / "model.safetensors"
-    return weights.is_file() and hashlib.sha256(weights.read_bytes()).hexdigest() == MINILM_SHA256
-
-
 @functools.cache
 def find_minilm() -> Path | None:
     """Look where MINIBERT_MODEL points, then for the installed package; a different checkpoint will not do."""
-    places = []
-    if named := os.environ.get("MINIBERT_MODEL"):
-        places.append(Path(named).expanduser())
-    package = importlib.util.find_spec(MINILM_PACKAGE)
-    if package is not None and package.origin is not None:
-        places.append(Path(package.origin).parent / "model")
-    return next((place for place in places if holds_minilm(place)), None)
+    named, package = os.environ.get("MINIBERT_MODEL"), importlib.util.find_spec(MINILM_PACKAGE)
+    places = [Path(named).expanduser()] if named else []
+    places += [Path(package.origin).parent / "model"] if package is not None and package.origin is not None else []
+    files = (place / "model.safetensors" for place in places)
+    there = (
+        file for file in files if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() == MINILM_SHA256
+    )
+    return next((file.parent for file in there), None)
 
 
 @pytest.fixture(scope="session")

@@ -10,86 +10,53 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import word_models
 from command_line import Patch, Printed, failure, numbers, ran, typed
-from record_files import made
+from record_files import jsonl, made
 from reference_files import REFERENCE
 from safetensors.numpy import load_file
 
 import minibert
+from minibert import Prediction
 from minibert.bulk.stored import StoredVectors
-from minibert.cli import main
 from minibert.commands import answers, common
 from minibert.models.sentences.token_pairs import SimilarityPairs
 
-RERANKER, LOGITS, LABELS, DENSE, SEARCHED, BARE, PROMPTS, LATE = (
-    str(REFERENCE / name)
-    for name in (
-        "uses-reranker", "uses-reranker-logits", "uses-inference", "sentences-dense", "sentences-search",
-        "sentences-bare", "sentences-prompts", "late-fixed",
-    )
-)  # fmt: skip
-LINES = ["we lived", "above the clouds", "", "a b c", "we lived above!"]
+RERANKER, LOGITS, LABELS = (str(REFERENCE / f"uses-{name}") for name in ("reranker", "reranker-logits", "inference"))
+DENSE, SEARCHED, BARE, PROMPTS, CLS = (
+    str(REFERENCE / f"sentences-{name}") for name in ("dense", "search", "bare", "prompts", "cls")
+)
+LATE = str(REFERENCE / "late-fixed")
 
 
-@pytest.fixture
-def lines(tmp_path: Path) -> str:
-    return str(made(tmp_path / "lines.txt", "\n".join(LINES)))
-
-
-def test_rank_prints_the_lines_best_first(lines: str, capsys: Printed) -> None:
-    found = minibert.load_encoder(LOGITS).rank("the clouds", [line for line in LINES if line], return_documents=True)
-    want = [f"{each['score']:7.3f}  {each['text']}" for each in found]
-    rank = "rank", "the clouds", "--file", lines, "-m", LOGITS
-    assert ran(capsys, *rank) == ("\n".join([*want, ""]), "minibert: 1 empty line skipped\n") and len(want) == 4
-    assert ran(capsys, *rank, "-k", "2", "--threads", "1")[0].splitlines() == want[:2]
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("encode", "sentences-dense"), ("encode", "uses-sparse"), ("encode", "late-fixed"),
-        ("embed", "sentences-dense"), ("similar", "sentences-dense", "we", "--file", "-"),
-        ("rank", "uses-reranker", "we", "--file", "-"),
-    ],
-    ids=" ".join,
-)  # fmt: skip
+@pytest.mark.parametrize("command", [
+    ("encode", "sentences-dense"), ("encode", "uses-sparse"), ("encode", "late-fixed"),
+    ("embed", "sentences-dense"), ("similar", "sentences-dense", "we", "--file", "-"),
+    ("rank", "uses-reranker", "we", "--file", "-"),
+], ids=" ".join)  # fmt: skip
 def test_empty_lines_are_skipped_and_counted(command: tuple[str, ...], monkeypatch: Patch, capsys: Printed) -> None:
     name, model, *rest = command
-    told = {
-        b"we\nclouds!\n": "",
-        b"we\n\nclouds!\n": "minibert: 1 empty line skipped\n",
-        b"\nwe\n \t\r\nclouds!\n\n": "minibert: 3 empty lines skipped\n",
-    }
-    printed = []
-    for lines, said in told.items():
+    argv, printed = (name, "-m", REFERENCE / model, *rest), []
+    for lines, said in ((b"we\nclouds!\n", ""), (b"we\n\nclouds!\n", "minibert: 1 empty line skipped\n"),
+                        (b"\nwe\n \t\r\nclouds!\n\n", "minibert: 3 empty lines skipped\n")):  # fmt: skip
         typed(monkeypatch, lines)
-        out, err = ran(capsys, name, "-m", REFERENCE / model, *rest)
+        out, err = ran(capsys, *argv)
         assert err == said
         printed.append(out)
     assert printed[0] and printed == [printed[0]] * 3
     typed(monkeypatch, b"\n\n")
-    argv = name, "-m", REFERENCE / model, *rest
     if rest:  # there is nothing to order
         assert failure(capsys, *argv) == "stdin: expected texts, one on each line, found none"
     else:
         assert ran(capsys, *argv) == ("", "minibert: 2 empty lines skipped\n")
 
 
-def test_classify_prints_each_text_with_its_labels(capsys: Printed) -> None:
-    out, err = ran(capsys, "classify", "the clouds", "we", "-m", LABELS, "-k", "2")
-    printed = out.splitlines()
-    assert err == "" and [printed[i] for i in (0, 3, 4)] == ["the clouds", "", "we"] and len(printed) == 7
-    for start, text in ((1, "the clouds"), (5, "we")):
-        want = [[each.label, f"{each.probability:.4f}"] for each in minibert.load_encoder(LABELS).classify(text, 2)]
-        assert [line.split()[:2] for line in printed[start : start + 2]] == want
-
-
 LATE_TEXTS = ["we lived above the clouds", "", "clouds! the"]
-LATE_LINES = ["we lived above", "the clouds", "a b c d e f!", "the clouds above we lived"]
+LINES = ["we lived above", "the clouds", "a b c d e f!", "the clouds above we lived", "we lived " * 20 + "we"]
 SAME = 2e-6  # of numbers of size 1, computed beside other texts; measured: 4.2e-7
 SHOWN = 6e-4  # of scores with three digits
 
@@ -109,14 +76,16 @@ def test_token_vectors_are_printed_and_written(capsys: Printed, tmp_path: Path) 
     assert np.allclose(found["embeddings"], np.concatenate(want), 0, SAME)
 
 
-@pytest.mark.parametrize("command", ["rank", "similar"])
-def test_lines_in_the_order_of_their_scores(command: str, tmp_path: Path, capsys: Printed) -> None:
-    file = made(tmp_path / "a.txt", "".join(f"{line}\n" for line in [*LATE_LINES, "we lived " * 20]))
-    out, err = ran(capsys, command, "the clouds", "--file", file, "-m", LATE, "-k", "3")
-    want = minibert.load_encoder(LATE).rank("the clouds", [*LATE_LINES, "we lived " * 20], 3, return_documents=True)
-    found = [line.split(maxsplit=1) for line in out.splitlines()]
-    assert [text for _, text in found] == [each["text"] for each in want] and "1 line truncated" in err
-    assert all(abs(float(score) - each["score"]) <= SHOWN for (score, _), each in zip(found, want, strict=True))
+@pytest.mark.parametrize(("command", "model"), [("rank", LOGITS), ("rank", LATE), ("similar", LATE)])
+def test_lines_in_the_order_of_their_scores(command: str, model: str, tmp_path: Path, capsys: Printed) -> None:
+    file = made(tmp_path / "a.txt", "\n".join(LINES))
+    for k, more in ((len(LINES), []), (3, ["-k", "3", "--threads", "1"])):
+        out, err = ran(capsys, command, "the clouds", "--file", file, "-m", model, *more)
+        want = minibert.load_encoder(model).rank("the clouds", LINES, k, return_documents=True)
+        found = [line.split(maxsplit=1) for line in out.splitlines()]
+        assert [text for _, text in found] == [each["text"] for each in want] and "truncated: " in err
+        assert all(abs(float(score) - each["score"]) <= SHOWN for (score, _), each in zip(found, want, strict=True))
+        assert command == "similar" or [line[7:] for line in out.splitlines()] == [f"  {text}" for _, text in found]
 
 
 def test_a_table_of_late_interaction(capsys: Printed) -> None:
@@ -144,47 +113,34 @@ def test_info(capsys: Printed) -> None:
     assert "6 numbers for each token" in ran(capsys, "info", REFERENCE / "late-stanford")[0]  # no weight is read
 
 
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(word_models.write(tmp_path_factory.mktemp("bert"), "bert"))
-
-
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(word_models.write(tmp_path_factory.mktemp("gpt2"), "gpt2"))
-
-
-def test_fill_prints_each_mask(bert: str, capsys: Printed) -> None:
+def test_each_text_is_printed_above_its_answers(tmp_path: Path, capsys: Printed) -> None:
+    """What `bars` makes of them is held below."""
+    bert, gpt2 = (word_models.write(tmp_path / name, name) for name in ("bert", "gpt2"))
     texts = ["we [MASK] above", "[MASK] the [MASK]"]
-    out, err = ran(capsys, "fill", "-m", bert, "-k", "3", *texts)
-    lines = out.splitlines()
-    assert err == ""
-    assert [lines[i] for i in (0, 4, 5, 6, 10)] == [texts[0], "", texts[1], "mask 1", "mask 2"]
     with minibert.load_encoder(bert) as encoder:
-        found = encoder.fill(texts, k=3)
-    for start, words in zip((1, 7, 11), (found[0][0], *found[1]), strict=True):
-        assert [line.split()[:2] for line in lines[start : start + 3]] == [
-            [each["token_str"], f"{each['score']:.4f}"] for each in words
-        ]
-    assert len(lines) == 14
-
-
-def test_next_prints_each_text(gpt2: str, capsys: Printed) -> None:
-    lines = ran(capsys, "next", "we", "the dog", "-m", gpt2)[0].splitlines()
-    assert len(lines) == 13 and [lines[i] for i in (0, 6, 7)] == ["we", "", "the dog"]
+        (one,), (first, second) = ([_bars(words) for words in masks] for masks in encoder.fill(texts, k=3))
+    want = [texts[0], *one, "", texts[1], "mask 1", *first, "mask 2", *second, ""]
+    assert ran(capsys, "fill", "-m", bert, "-k", "3", *texts) == ("\n".join(want), "") and len(want) == 15
     with minibert.load_encoder(gpt2) as encoder:
-        scores = [f"{each['score']:.4f}" for each in encoder.next_words("the dog")]
-    assert all(re.match(r'  ".*" +0', line) for line in lines[8:])
-    assert re.findall(r" (0\.\d{4})(?:  [█#]+)?$", "\n".join(lines[8:]), re.MULTILINE) == scores
+        one, other = (_bars(words, '"') for words in encoder.next_words(["we", "the dog"]))
+    want = ["we", *one, "", "the dog", *other, ""]
+    assert ran(capsys, "next", "we", "the dog", "-m", gpt2) == ("\n".join(want), "") and len(want) == 14
+    labels = minibert.load_encoder(LABELS).classify(["the clouds", "we"], 2)
+    one, other = (answers.bars([(each.label, each.probability) for each in label]) for label in labels)
+    want = ["the clouds", *one, "", "we", *other, ""]
+    assert ran(capsys, "classify", "the clouds", "we", "-m", LABELS, "-k", "2") == ("\n".join(want), "")
+
+
+def _bars(words: list[Prediction], quote: str = "") -> list[str]:
+    return answers.bars([(each["token_str"], each["score"]) for each in words], quote)
 
 
 def test_a_bar_is_as_long_as_its_word_is_likely(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [("向量", 0.5), ("ab", 0.2), ("c\x1b", 0.001)]
     for encoding, stroke in (("utf-8", "█"), ("ascii", "#"), ("latin-1", "#")):
         monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
-        assert answers.bars(found) == [
-            f"  向量   0.5000  {stroke * 20}", f"  ab     0.2000  {stroke * 8}", "  c\\x1b  0.0010",
-        ]  # fmt: skip
+        want = [f"  向量   0.5000  {stroke * 20}", f"  ab     0.2000  {stroke * 8}", "  c\\x1b  0.0010"]
+        assert answers.bars(found) == want
     assert answers.bars(found[1:], quote='"')[0] == '  "ab"     0.2000  ########'
     monkeypatch.setattr(sys, "stdout", None)
     assert answers.bars(found)[0].endswith("#")
@@ -199,18 +155,11 @@ def test_a_text_above_its_words_is_bold_and_harmless(monkeypatch: pytest.MonkeyP
 
 
 def test_the_usual_model_is_one_that_can(monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
-    named: list[str] = []
-
-    def load(name: str, **_: object) -> None:
-        named.append(name)
-        raise ValueError("enough")
-
+    load = Mock(side_effect=ValueError("enough"))
     monkeypatch.setattr("minibert.models.open.load_encoder.load_encoder", load)
-    for command in ("fill", "next"):
-        assert failure(capsys, command, "we") == "enough"
-        main(["help", command])
-        assert f"or {named[-1]}" in " ".join(capsys.readouterr().out.split())
-    assert named == ["bert-base-uncased", "gpt2"]
+    for command, usual in (("fill", "bert-base-uncased"), ("next", "gpt2")):
+        assert failure(capsys, command, "we") == "enough" and load.call_args.args == (usual,)
+        assert f"or {usual}" in " ".join(ran(capsys, "help", command)[0].split())
 
 
 TEXTS = ["we lived above the clouds", "the clouds", "above", "we lived in a"]
@@ -223,7 +172,7 @@ def test_a_search_has_the_options_of_bulk(tmp_path: Path, capsys: Printed) -> No
     """One that forgets them has queries of another width; one that forgets a prompt has other scores."""
     source, out = made(tmp_path / "a.txt", "\n".join(TEXTS)), tmp_path / "out"
     bulk = ["bulk", source, "-o", out, "-m", DENSE, *OPTIONS, "--default-prompt-name", "document"]
-    assert main([*map(str, bulk), "--similarity-fn-name", "dot"]) == 0
+    ran(capsys, *bulk, "--similarity-fn-name", "dot")
     asked = ASKED | {"default_prompt_name": "document", "similarity_fn_name": "dot"}
     assert StoredVectors(out).meta["options"] == asked
     assert "was made with options {" in failure(capsys, "bulk", source, "-o", out, "-m", DENSE)
@@ -231,10 +180,8 @@ def test_a_search_has_the_options_of_bulk(tmp_path: Path, capsys: Printed) -> No
     vectors = encoder.encode(TEXTS)
     assert np.abs(np.concatenate([*StoredVectors(out).blocks()]) - vectors).max() <= OF_LENGTH_1
     question = "we lived above the clouds above"
-    for more, query in (
-        ([], encoder.encode_query(question)),
-        (["--prompt", "the "], encoder.encode(question, prompt="the ")),
-    ):
+    asked_for = ([], encoder.encode_query(question)), (["--prompt", "the "], encoder.encode(question, prompt="the "))
+    for more, query in asked_for:
         (found,) = map(json.loads, ran(capsys, "search", out, question, "--json", *more)[0].splitlines())
         scores = np.sort(encoder.similarity(query, vectors)[0])[::-1]
         assert found["measure"] == "dot"
@@ -260,37 +207,26 @@ def why_lines(tmp_path: Path) -> Path:
 
 
 def check(line: str, split: SimilarityPairs) -> None:
-    want = [(one, other, f"{adds:+.4f}") for one, other, adds in split.largest(3) if adds]
-    assert PAIR.findall(line) == want and want
-
-
-def test_similar_says_why(minilm: Path, tmp_path: Path, capsys: Printed) -> None:
-    text, file = "The bank raised its interest rates today.", tmp_path / "a.txt"
-    made(file, "Loans became more expensive this week.\nThe cat sleeps.\n")
-    out = ran(capsys, "similar", text, "--file", file, "--why", "-m", minilm)[0].splitlines()
-    assert out[:2] == [
-        "0.423  Loans became more expensive this week.",
-        "       interest ~ loans +0.0187   bank ~ loans +0.0171   raised ~ became +0.0158",
-    ]
-    assert out[::2] == ran(capsys, "similar", text, "--file", file, "-m", minilm)[0].splitlines() and len(out) == 4
+    want = [f"{one} ~ {other} {adds:+.4f}" for one, other, adds in split.largest(3) if adds]
+    assert line == "   ".join(want) and want
 
 
 @pytest.mark.parametrize(("command", "model"), [("similar", SEARCHED), ("similar", LATE), ("rank", LATE)])
 def test_each_result_has_its_pairs(command: str, model: str, why_lines: Path, capsys: Printed) -> None:
-    out = ran(capsys, command, "we lived", "--file", why_lines, "--why", "-m", model)[0].splitlines()
+    argv, indent = (command, "we lived", "--file", why_lines, "-m", model), " " * (9 if command == "rank" else 7)
+    out, plain = ran(capsys, *argv, "--why")[0].splitlines(), ran(capsys, *argv)[0].splitlines()
+    assert out[::2] == plain and len(out) == 2 * len(WHY_LINES)
     with minibert.load_encoder(model) as encoder:
         for hit, why in zip(out[::2], out[1::2], strict=True):
-            check(why, encoder.similarity_pairs("we lived", hit.split(maxsplit=1)[1], ("query", "document")))
-    assert len(out) == 2 * len(WHY_LINES)
+            split = encoder.similarity_pairs("we lived", hit.split(maxsplit=1)[1], ("query", "document"))
+            check(why.removeprefix(indent), split)
 
 
 @pytest.mark.parametrize("more", [[], ["--prompt", "the "], ["--show", "id"]])
 @pytest.mark.parametrize("model", [SEARCHED, BARE, LATE])
 def test_search_says_why(model: str, more: list[str], tmp_path: Path, capsys: Printed) -> None:
-    rows = ({"id": i, "text": text} for i, text in enumerate(WHY_LINES))
-    source = made(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    assert main(["bulk", str(source), "-o", str(tmp_path / "out"), "-m", model, "--keep", "id"]) == 0
-    capsys.readouterr()
+    source = jsonl(tmp_path / "a.jsonl", ({"id": i, "text": text} for i, text in enumerate(WHY_LINES)))
+    ran(capsys, "bulk", source, "-o", tmp_path / "out", "-m", model, "--keep", "id")
     search = "search", tmp_path / "out", "we lived", "clouds", *more
     out, plain = ran(capsys, *search, "--why")[0].splitlines(), ran(capsys, *search)[0].splitlines()
     assert [line for line in out if not PAIR.search(line)] == plain
@@ -306,12 +242,12 @@ def test_search_says_why(model: str, more: list[str], tmp_path: Path, capsys: Pr
     check("   ".join(f"{each['token']} ~ {each['other']} {each['adds']:+.4f}" for each in result["why"]), split)
 
 
-def test_a_folder_whose_similarity_is_no_sum_is_refused(why_lines: Path, tmp_path: Path, capsys: Printed) -> None:
-    for more, model, wrong in (
-        (["--precision", "ubinary"], SEARCHED, "has ubinary vectors, and their Hamming distance is no sum"),
-        ([], REFERENCE / "sentences-cls", "that of the first token alone"),
-    ):
-        out = tmp_path / wrong[:5]
-        assert main(["bulk", str(why_lines), "-o", str(out), "-m", str(model), *more]) == 0
-        capsys.readouterr()
-        assert wrong in failure(capsys, "search", out, "we", "--why")
+@pytest.mark.parametrize(("model", "more", "wrong"), [
+    (SEARCHED, ["--precision", "ubinary"], "has ubinary vectors, and their Hamming distance is no sum"),
+    (CLS, [], "that of the first token alone"),
+])  # fmt: skip
+def test_a_similarity_that_is_no_sum_is_refused(
+    model: str, more: list[str], wrong: str, why_lines: Path, tmp_path: Path, capsys: Printed
+) -> None:
+    ran(capsys, "bulk", why_lines, "-o", tmp_path / "out", "-m", model, *more)
+    assert wrong in failure(capsys, "search", tmp_path / "out", "we", "--why")

@@ -24,7 +24,6 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.bulk.stored import StoredVectors, metadata_of, shards_of
-from minibert.cli import main
 from minibert.commands import bulk as command
 
 TEXTS = ["we lived above the clouds", "", "clouds!"]
@@ -51,22 +50,17 @@ def said(folder: Path) -> dict[str, Any]:
     return metadata_of(shards_of(folder)[-1])
 
 
-# -- what is written ---------------------------------------------------------------------------------------------
-
-
 def test_sentence_vectors_and_all_that_a_shard_says(source: Path, tmp_path: Path, capsys: Printed) -> None:
     out = tmp_path / "out"
     for begins in (f"wrote {out}", f"{out} is complete"):  # and once more
-        assert told(capsys, source, "-o", out, "-m", DENSE) == (
-            f"minibert: {begins}: 3 vectors of 6 in 1 shard, 0 rows left out, 0 texts truncated\n"
-        )
+        counts = "3 vectors of 6 in 1 shard, 0 rows left out, 0 texts truncated"
+        assert told(capsys, source, "-o", out, "-m", DENSE) == f"minibert: {begins}: {counts}\n"
     assert [path.name for path in out.iterdir()] == ["vectors-00000.arrow"]
     (vectors,) = StoredVectors(out).blocks()
     assert same_bits(vectors, minibert.load_encoder(DENSE).encode(TEXTS))
-    with pa.memory_map(str(out / "vectors-00000.arrow")) as file:
-        table = pa.ipc.open_file(file).read_all()
-        assert table.schema.metadata.keys() == {b"minibert"}
-        assert table.select(["id", "text"]).to_pydict() == {"id": [0, 1, 2], "text": TEXTS}
+    table = pa.ipc.open_file(str(out / "vectors-00000.arrow")).read_all()
+    assert table.schema.metadata.keys() == {b"minibert"}
+    assert table.select(["id", "text"]).to_pydict() == {"id": [0, 1, 2], "text": TEXTS}
     found = said(out)
     assert found.pop("sha256").keys() == {"id", "text", "vector"}
     assert found == {
@@ -75,9 +69,8 @@ def test_sentence_vectors_and_all_that_a_shard_says(source: Path, tmp_path: Path
         "text_column": "text", "id_column": None, "columns": {"id": "int64", "text": "string"},
         "same_bits": False, "options": None, "result": "dense", "dim": 6, "precision": "float32",
         "similarity": "cosine", "normalized": True, "max_seq_length": 32, "format": "arrow", "rows_per_shard": 4096,
-        "input": [{"name": "a.txt", "bytes": source.stat().st_size}],
-        "shards": 1, "read": 3, "rows": 3, "cut": 0, "truncated": 0, "skipped": 0, "left_out": [], "at": 2,
-        "last": True,
+        "input": [{"name": "a.txt", "bytes": source.stat().st_size}], "shards": 1, "read": 3, "rows": 3, "cut": 0,
+        "truncated": 0, "skipped": 0, "left_out": [], "at": 2, "last": True,
     }  # fmt: skip
 
 
@@ -114,9 +107,8 @@ def test_check(source: Path, tmp_path: Path, capsys: Printed) -> None:
     out = tmp_path / "out"
     told(capsys, source, "-o", out, "-m", DENSE, "--rows-per-shard", "2")
     before = content(out)
-    assert told(capsys, "-o", out, "--check") == (
-        f"minibert: checked {out}: 3 vectors in 2 shards, complete and as written\n"
-    )
+    want = f"minibert: checked {out}: 3 vectors in 2 shards, complete and as written\n"
+    assert told(capsys, "-o", out, "--check") == want
     assert f"--check reads only FOLDER, found also '{source}'" in failure(capsys, source, "-o", out, "--check")
     assert content(out) == before
     (tmp_path / "empty").mkdir()
@@ -137,32 +129,6 @@ def test_stdin_is_the_input_where_none_is_named(tmp_path: Path, monkeypatch: Pat
     assert StoredVectors(out).rows == 45
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------
-
-
-def copied(folder: Path) -> Path:
-    return shutil.copytree(CLS, folder, ignore=shutil.ignore_patterns("vectors*", "calls*"))
-
-
-def test_a_model_that_has_changed_and_one_that_was_only_saved_again(
-    source: Path, tmp_path: Path, capsys: Printed
-) -> None:
-    """Here the transformer and its settings are in a folder below."""
-    model = copied(tmp_path / "model")
-    argv = [source, "-o", tmp_path / "out", "-m", model]
-    told(capsys, *argv)
-    (weights,) = model.rglob("model.safetensors")
-    before, tensors = weights.read_bytes(), load_file(weights)
-    name = next(name for name in tensors if name.endswith("word_embeddings.weight"))
-    save_file(tensors | {name: -tensors[name]}, weights)
-    error = failure(capsys, *argv)
-    assert f"was made with identity '{said(tmp_path / 'out')['identity']}', now it is '" in error
-    weights.write_bytes(before)
-    settings = model / "modules.json"
-    settings.write_bytes(settings.read_bytes() + b" ")
-    told(capsys, *argv)
-
-
 def older(folder: Path, model: Path) -> None:
     """Give a shard the entry that it had before models had an identity."""
     files = {path.relative_to(model).as_posix(): path for path in model.rglob("*") if path.is_file()}
@@ -177,16 +143,24 @@ def older(folder: Path, model: Path) -> None:
         writer.write_table(table)
 
 
-def test_an_older_folder_is_continued_and_searched_by_its_model_s_files(
-    source: Path, tmp_path: Path, capsys: Printed
-) -> None:
-    model, out = copied(tmp_path / "model"), tmp_path / "out"
+def test_the_model_of_a_folder_is_known(source: Path, tmp_path: Path, capsys: Printed) -> None:
+    """Here the transformer and its settings are in a folder below."""
+    model, out = tmp_path / "model", tmp_path / "out"
+    shutil.copytree(CLS, model, ignore=shutil.ignore_patterns("vectors*", "calls*"))
     argv = [source, "-o", out, "-m", model]
+    told(capsys, *argv)
+    (weights,) = model.rglob("model.safetensors")
+    before, tensors = weights.read_bytes(), load_file(weights)
+    name = next(name for name in tensors if name.endswith("word_embeddings.weight"))
+    save_file(tensors | {name: -tensors[name]}, weights)
+    assert f"was made with identity '{said(out)['identity']}', now it is '" in failure(capsys, *argv)
+    weights.write_bytes(before)
+    settings = model / "modules.json"
+    settings.write_bytes(settings.read_bytes() + b" ")  # saved again
     told(capsys, *argv)
     older(out, model)
     assert "is complete" in told(capsys, *argv)
-    assert main(["search", str(out), "clouds"]) == 0
-    capsys.readouterr()
+    ran(capsys, "search", out, "clouds")
     files = {path.relative_to(model).as_posix(): path for path in model.rglob("*") if path.is_file()}
     assert said(out)["model_sha256"].keys() == files.keys()
     for name, path in files.items():
@@ -195,8 +169,7 @@ def test_an_older_folder_is_continued_and_searched_by_its_model_s_files(
             path.write_bytes(before + b" " if name.endswith(".json") else before[:-4] + bytes(4))
             error = failure(capsys, *argv)
             assert f"was made with model_sha256 {{'{name}': '" in error and error.count("': '") == 2
-            assert main(["search", str(out), "clouds"]) == 1
-            assert f"{name} is not the same file" in capsys.readouterr().err
+            assert f"{name} is not the same file" in failed(capsys, "search", out, "clouds")
             path.write_bytes(before)
 
 
@@ -204,13 +177,9 @@ def test_without_pyarrow(source: Path, tmp_path: Path, monkeypatch: Patch, capsy
     for name in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert failure(capsys, source, "-o", tmp_path / "out", "-m", DENSE) == (
-        "this needs pyarrow: pip install 'pyarrow>=18.1'"
-    )
+    said = failure(capsys, source, "-o", tmp_path / "out", "-m", DENSE)
+    assert said == "this needs pyarrow: pip install 'pyarrow>=18.1'"
     assert not (tmp_path / "out").exists()
-
-
-# -- progress -----------------------------------------------------------------------------------------------------
 
 
 def test_lines_in_a_log(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:

@@ -10,11 +10,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from command_line import DIM, LONGEST, VOCAB, WORDS, Patch, Printed, failure, numbers, ran, started
+from command_line import DIM, LONGEST, VOCAB, WORDS, Patch, Printed, failure, numbers, ran
 from fake_hub import refused, use
 from limits import CHILD_SECONDS
 from reference_files import REFERENCE
@@ -25,45 +25,32 @@ import minibert
 from minibert import cli
 from minibert.cli import main
 from minibert.commands import explain
-from minibert.errors import Option, error_of
 from minibert.show.live import LiveServer
 from minibert.threads.kernels import kernel
 
 # -- the command as a whole --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", cli.COMMANDS)
-def test_every_command_has_help_with_an_example(command: str, capsys: Printed) -> None:
-    assert main([command, "--help"]) == 0
-    out, err = capsys.readouterr()
-    assert f"\nexample:\n  minibert {command} " in out
-    assert err == ""
-    assert main(["help", command]) == 0
-    assert capsys.readouterr().out == out
-    assert max(map(len, out.splitlines())) <= 80
-
-
-def test_help_and_version(capsys: Printed) -> None:
-    for arguments in (["--help"], ["-h"], ["help"]):
-        assert main(arguments) == 0
-        out = capsys.readouterr().out
+@pytest.mark.parametrize("command", ["", *cli.COMMANDS])
+def test_help_has_an_example(command: str, capsys: Printed) -> None:
+    named = [command] if command else []
+    helps = {ran(capsys, *arguments) for arguments in ([*named, "--help"], [*named, "-h"], ["help", *named])}
+    ((out, err),) = helps
+    assert f"\nexample:\n  minibert {command}" in out and err == "" and max(map(len, out.splitlines())) <= 80
+    if not command:
         groups = ["learning", "verifying", "vectors"]
         assert re.findall("^([a-z]+):$", out, re.MULTILINE) == [*groups, "example"]
         assert sum(all(group in line for group in groups) for line in out.splitlines()) == 1
         assert re.findall(r"^  ([a-z]+) +\w", out, re.MULTILINE) == [*cli.COMMANDS, "minibert"]
-        assert max(map(len, out.splitlines())) <= 80
-    for argument in ("--version", "-V"):
-        assert main([argument]) == 0
-        assert capsys.readouterr().out == f"minibert {minibert.__version__}\n"
+        for argument in ("--version", "-V"):
+            assert ran(capsys, argument)[0] == f"minibert {minibert.__version__}\n"
 
 
 @pytest.mark.parametrize("name", ["info", "verify", "extract"])
 def test_a_command_about_a_model_takes_it_as_its_argument(name: str, folder: Path, tmp_path: Path) -> None:
     more = {"extract": ["-o", "OUT"], "verify": ["--save", str(tmp_path / "x.safetensors")]}.get(name, [])
-    named = [str(folder)]
-    for i, arguments in enumerate(
-        ([*named, *more], [*more, *named], [*more, "-m", *named], ["--model", *named, *more])
-    ):
+    named, model = [str(folder)], ["--model", str(folder)]
+    for i, arguments in enumerate(([*named, *more], [*more, *named], [*more, "-m", *named], [*model, *more])):
         assert main([name, *(str(tmp_path / f"out{i}") if word == "OUT" else word for word in arguments)]) == 0
 
 
@@ -79,51 +66,41 @@ def test_the_only_side_there_is_needs_no_name(tmp_path: Path, capsys: Printed) -
 
 def test_texts_may_stand_anywhere_and_begin_with_a_dash(folder: Path, capsys: Printed) -> None:
     ways = (
-        ["dog", "man", "--threads", "1", "--pooling", "max", "--normalize"],
-        ["--threads", "1", "dog", "--pooling", "max", "man", "--normalize"],
-        ["--threads", "1", "--pooling", "max", "dog", "--normalize", "man"],
-        ["--normalize", "--threads=1", "--pooling=max", "--", "dog", "man"],
+        "dog man --threads 1 --pooling max --normalize",
+        "--threads 1 dog --pooling max man --normalize",
+        "--threads 1 --pooling max dog --normalize man",
+        "--normalize --threads=1 --pooling=max -- dog man",
     )
-    outs = [ran(capsys, "embed", "-m", folder, *arguments)[0] for arguments in ways]
+    outs = [ran(capsys, "embed", "-m", folder, *arguments.split())[0] for arguments in ways]
     assert outs[0] and len(set(outs)) == 1
     for arguments in (["-5 dog"], ["--", "-dog"], ["-7"]):
         out, _ = ran(capsys, "embed", "-m", folder, *arguments)
         assert np.array_equal(numbers(out), minibert.load(folder).embed(arguments[-1:]))
 
 
-def test_started_as_a_module_it_speaks_utf8_and_ends_well(folder: Path) -> None:
-    result = started("explain", "--model", str(folder), "we lived 雲", PYTHONIOENCODING="utf-8")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.startswith("5 tokens of bert -> (1, 5, 8), float32\n")
-    assert "\x1b" not in result.stdout  # a pipe is no terminal
+@pytest.mark.parametrize(("encoding", "letter"), [("utf-8", "雲"), ("ascii", r"\u96f2")])
+def test_started_as_a_module_it_speaks_the_terminal_s_letters(encoding: str, letter: str, folder: Path) -> None:
+    """A letter that the terminal lacks gets its code."""
+    (folder / "vocab.txt").write_text("\n".join([*WORDS[:-1], "雲"]) + "\n", "utf-8")
+    command = [sys.executable, "-m", "minibert", "explain", "--model", str(folder), "we lived 雲"]
+    result = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding})
+    out = result.stdout.decode()
+    assert (result.returncode, result.stderr) == (0, b"") and letter in out
+    assert out.startswith("5 tokens of bert -> (1, 5, 8), float32\n") and "\x1b" not in out  # a pipe is no terminal
 
 
-@pytest.mark.parametrize(
-    ("variable", "typed", "asked"),
-    [("", [], "bert-base-uncased"), ("org/tiny", [], "org/tiny"), ("org/tiny", ["-m", "org/a"], "org/a")],
-)
+@pytest.mark.parametrize(("variable", "typed", "asked"), [
+    ("", [], "bert-base-uncased"), ("org/tiny", [], "org/tiny"), ("org/tiny", ["-m", "org/a"], "org/a"),
+])  # fmt: skip
 def test_which_model_is_asked_for(
-    variable: str, typed: list[str], asked: str, monkeypatch: Patch, capsys: Printed
+    variable: str, typed: list[str], asked: str, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     """An empty variable names none; only an error about the default says that no model was named."""
-    seen: list[str] = []
-
-    def unreachable(name: str, *_: Any, **__: Any) -> None:
-        seen.append(name)
-        raise minibert.HubError("no network")
-
-    monkeypatch.setattr("minibert.models.open.load.open_model", unreachable)
-    monkeypatch.setenv("MINIBERT_MODEL", variable)
-    message = failure(capsys, "info", *typed)
-    assert ("no model was named, and the default, bert-base-uncased" in message) == (variable == "")
-    assert seen == [asked]
-
-
-def test_a_hub_that_cannot_be_reached_is_said_at_once(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     use(monkeypatch, refused(), tmp_path)
-    message = failure(capsys, "info")
-    assert "no model was named, and the default, bert-base-uncased, cannot be fetched from the Hub" in message
-    assert "--model or MINIBERT_MODEL" in message  # the Hub's own ways out: tests/messages
+    monkeypatch.setenv("MINIBERT_MODEL", variable)
+    message, default = failure(capsys, "info", *typed), "no model was named, and the default, bert-base-uncased, cannot"
+    assert (default in message) == (variable == "") and asked in message
+    assert ("--model or MINIBERT_MODEL" in message) == (variable == "")  # the Hub's own ways out: tests/messages
 
 
 INTERRUPTED_IMPORT = """
@@ -144,41 +121,31 @@ def test_ctrl_c_while_something_is_imported_is_quiet(name: str) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (cli.INTERRUPTED, b"", b"")
 
 
+EMBED = [sys.executable, "-m", "minibert", "embed", "--model"]
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_disk_behind_stdout_is_said(folder: Path) -> None:
-    command = [sys.executable, "-m", "minibert", "embed", "we", "--model", str(folder)]
     with open("/dev/full", "w") as full:
-        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        result = subprocess.run([*EMBED, str(folder), "we"], stdout=full, stderr=subprocess.PIPE, text=True)
     assert (result.returncode, result.stderr) == (1, "minibert: error: stdout: No space left on device\n")
 
 
 def test_a_reader_that_leaves_is_no_error(folder: Path) -> None:
-    command = [sys.executable, "-m", "minibert", "embed", "--model", str(folder), *["we"] * 3000]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*EMBED, str(folder), *["we"] * 3000], stdout=pipe, stderr=pipe) as process:
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == cli.READER_GONE
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "message"),
-    [
-        (KeyboardInterrupt(), cli.INTERRUPTED, ""),
-        (KeyError("width"), 1, "minibert: error: KeyError: 'width'\n"),
-        (ValueError(), 1, "minibert: error: ValueError\n"),
-        (MemoryError(), 1, "minibert: error: MemoryError\n"),
-        (error_of(ValueError, "or pass ", Option("truncation", True)), 1, "minibert: error: or pass --truncate\n"),
-    ],
-)
-def test_no_error_shows_a_traceback(
-    error: BaseException, code: int, message: str, monkeypatch: Patch, capsys: Printed
-) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise error
-
-    monkeypatch.setattr("minibert.models.open.load.open_model", fail)
+@pytest.mark.parametrize(("error", "code", "message"), [
+    (KeyboardInterrupt(), cli.INTERRUPTED, ""), (KeyError("width"), 1, "minibert: error: KeyError: 'width'\n"),
+    (ValueError(), 1, "minibert: error: ValueError\n"), (MemoryError(), 1, "minibert: error: MemoryError\n"),
+])  # fmt: skip
+def test_no_traceback(error: BaseException, code: int, message: str, monkeypatch: Patch, capsys: Printed) -> None:
+    monkeypatch.setattr("minibert.models.open.load.open_model", Mock(side_effect=error))
     assert main(["info"]) == code
     assert capsys.readouterr() == ("", message)
 
@@ -196,16 +163,10 @@ def test_explain_prints_the_page(folder: Path, capsys: Printed) -> None:
     assert ran(capsys, *command, "we " * 20, "--truncate")[0] == "\n".join([*lines, ""])
 
 
-@pytest.mark.parametrize(
-    ("terminal", "environment", "coloured"),
-    [
-        (True, {"TERM": "xterm"}, True),
-        (True, {"TERM": "xterm", "NO_COLOR": ""}, True),  # set to nothing counts as not set
-        (True, {"TERM": "xterm", "NO_COLOR": "1"}, False),
-        (True, {"TERM": "dumb"}, False),
-        (False, {"TERM": "xterm"}, False),
-    ],
-)
+@pytest.mark.parametrize(("terminal", "environment", "coloured"), [
+    (True, {"TERM": "xterm"}, True), (True, {"TERM": "dumb"}, False), (False, {"TERM": "xterm"}, False),
+    (True, {"TERM": "xterm", "NO_COLOR": "1"}, False), (True, {"TERM": "xterm", "NO_COLOR": ""}, True),  # as if not set
+])  # fmt: skip
 def test_colour_on_a_terminal_only(
     terminal: bool, environment: dict[str, str], coloured: bool, folder: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
@@ -215,13 +176,6 @@ def test_colour_on_a_terminal_only(
     for command in ("explain", "nearest"):
         assert ("\x1b[1m" in ran(capsys, command, "--model", folder, "we")[0]) == coloured
     assert "\x1b" not in ran(capsys, "explain", "--help")[0]
-
-
-def test_a_terminal_without_the_letters_gets_their_codes(folder: Path) -> None:
-    (folder / "vocab.txt").write_text("\n".join([*WORDS[:-1], "雲"]) + "\n", "utf-8")
-    result = started("explain", "--model", str(folder), "雲", PYTHONIOENCODING="ascii")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert r"\u96f2" in result.stdout
 
 
 def test_info_of_a_real_model(minilm: Path, capsys: Printed) -> None:
@@ -260,18 +214,13 @@ def test_info_of_a_tiny_model(folder: Path, capsys: Printed) -> None:
     assert "tokenizer         none: " in ran(capsys, "info", "--model", folder)[0]
 
 
-def test_plot_writes_a_picture(folder: Path, tmp_path: Path, capsys: Printed) -> None:
+def test_plot_writes_a_picture(folder: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     path = tmp_path / "sum.svg"
-    assert ran(capsys, "plot", "sum", "--model", folder, "--text", "the dog", "-o", path) == (
-        "", f"minibert: wrote {path}\n",
-    )  # fmt: skip
+    plot = "plot", "sum", "--model", folder, "--text", "the dog", "-o", path
+    assert ran(capsys, *plot) == ("", f"minibert: wrote {path}\n")
     assert "<svg" in path.read_text("utf-8")
-
-
-def test_plot_without_matplotlib_says_so(folder: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    said = failure(capsys, "plot", "rows", "--model", folder, "-o", tmp_path / "x.svg")
-    assert "plot needs matplotlib: pip install 'matplotlib>=3.9'" in said
+    assert "plot needs matplotlib: pip install 'matplotlib>=3.9'" in failure(capsys, *plot)
 
 
 # -- explain --live -----------------------------------------------------------------------------------------------
@@ -285,7 +234,6 @@ def test_it_says_where_the_page_is_and_ctrl_c_ends_it() -> None:
     command = [sys.executable, "-m", "minibert", "explain", "--live", "--no-browser", "-m", SMALL_GPT2, "beautifu"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stderr is not None
             line = process.stderr.readline()
             found = re.fullmatch(r"minibert: http://127\.0\.0\.1:(\d+)(/\?token=[\w-]{20,})  Ctrl-C ends it\n", line)
             assert found, line
@@ -298,9 +246,7 @@ def test_it_says_where_the_page_is_and_ctrl_c_ends_it() -> None:
     assert (out, err) == ("", "") and process.returncode in (0, 130)
 
 
-def test_a_model_without_a_head_is_named_beside_one_with_a_head(
-    minilm: Path, capsys: Printed, monkeypatch: Patch
-) -> None:
+def test_a_model_without_a_head_is_named(minilm: Path, capsys: Printed, monkeypatch: Patch) -> None:
     monkeypatch.setattr(LiveServer, "serve_forever", lambda self: None)
     for folder, told in ((minilm, True), (SMALL_GPT2, False)):
         assert main(["explain", "--live", "--no-browser", "-m", str(folder)]) == 0
@@ -330,24 +276,15 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="bash's completion is of POSIX")
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("minibert sea", ["search"]),
-        ("minibert e", ["embed", "encode", "explain", "extract"]),
-        ("minibert help sim", ["similar"]),
-        ("minibert encode --prec", ["--precision"]),
-        ("minibert encode we --precision ", ["binary", "float16", "float32", "int8", "ubinary", "uint8"]),
-        ("minibert plot rot", ["rotary"]),
-        ("minibert rank we --file lin", ["lines.txt"]),
-        ("minibert fly --prec", [""]),
-    ],
-)
+@pytest.mark.parametrize(("line", "words"), [
+    ("minibert sea", ["search"]), ("minibert e", ["embed", "encode", "explain", "extract"]),
+    ("minibert help sim", ["similar"]), ("minibert encode --prec", ["--precision"]),
+    ("minibert encode we --precision ", ["binary", "float16", "float32", "int8", "ubinary", "uint8"]),
+    ("minibert plot rot", ["rotary"]), ("minibert rank we --file lin", ["lines.txt"]), ("minibert fly --prec", [""]),
+])  # fmt: skip
 def test_tab(line: str, words: list[str], tmp_path: Path) -> None:
     (tmp_path / "lines.txt").touch()
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    result = subprocess.run(
-        ["bash", "--norc", "-c", TAB, "bash", line],
-        cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=CHILD_SECONDS,
-    )  # fmt: skip
+    bash, environment = ["bash", "--norc", "-c", TAB, "bash", line], {**os.environ, "PATH": path}
+    result = subprocess.run(bash, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=CHILD_SECONDS)
     assert (sorted(word.strip() for word in result.stdout.splitlines()), result.stderr) == (words, "")

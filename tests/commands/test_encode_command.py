@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import subprocess
 import sys
 import weakref
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import same_bits
-from command_line import DIM, WRITERS, Patch, Printed, failure, numbers, pipe, ran, typed
+from command_line import DIM, Patch, Printed, failure, numbers, pipe, ran, typed
 from record_files import made
 from reference_files import REFERENCE
 from safetensors.numpy import load, load_file
@@ -32,17 +31,11 @@ DENSE, PROMPTS = str(REFERENCE / "sentences-dense"), str(REFERENCE / "sentences-
 SAME = 1e-6  # of numbers of size 1, computed beside other texts; measured: 1.2e-7
 
 
-def test_encode_prints_numbers_that_read_back_exactly(capsys: Printed) -> None:
-    out, err = ran(capsys, "encode", "-m", DENSE, *TEXTS)
-    assert np.array_equal(numbers(out), minibert.load_encoder(DENSE).encode(TEXTS)) and err == ""
-
-
 def test_encode_reads_lines_of_stdin(monkeypatch: Patch, capsys: Printed) -> None:
     lines = [f"we lived {'a ' * (i % 7)}" for i in range(1300)]
     typed(monkeypatch, "\n".join(lines).encode())
-    assert np.allclose(
-        numbers(ran(capsys, "encode", "-m", DENSE)[0]), minibert.load_encoder(DENSE).encode(lines), 0, SAME
-    )
+    out, _ = ran(capsys, "encode", "-m", DENSE)
+    assert np.allclose(numbers(out), minibert.load_encoder(DENSE).encode(lines), 0, SAME)
 
 
 def test_a_file_of_texts_is_no_text(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
@@ -63,23 +56,17 @@ def test_encode_with_a_closed_stream(monkeypatch: Patch, capsys: Printed) -> Non
     assert numbers(capsys.readouterr().out).shape == (1, minibert.load_encoder(DENSE).encode("clouds!").size)
 
 
-@pytest.mark.parametrize(
-    ("options", "method", "told"),
-    [
-        (["--prompt-name", "query"], "encode", {"prompt_name": "query"}),
-        (["--prompt", "query"], "encode", {"prompt": "query"}),
-        (["--task", "query"], "encode_query", {}),
-        (["--task", "query", "--prompt", ""], "encode_query", {"prompt": ""}),
-        (["--task", "document"], "encode_document", {}),
-    ],
-)
-def test_encode_with_a_prompt_or_for_a_task(
-    options: list[str], method: str, told: dict[str, str], capsys: Printed
-) -> None:
+@pytest.mark.parametrize(("options", "method", "told"), [
+    ([], "encode", {}), (["--task", "query"], "encode_query", {}), (["--task", "document"], "encode_document", {}),
+    (["--prompt-name", "query"], "encode", {"prompt_name": "query"}), (["--prompt", "a"], "encode", {"prompt": "a"}),
+    (["--task", "query", "--prompt", ""], "encode_query", {"prompt": ""}),
+])  # fmt: skip
+def test_printed_vectors_read_back(options: list[str], method: str, told: dict[str, str], capsys: Printed) -> None:
     encoder = minibert.load_encoder(PROMPTS)
-    want = getattr(encoder, method)(TEXTS, **told)
-    assert np.array_equal(numbers(ran(capsys, "encode", "-m", PROMPTS, *options, *TEXTS)[0]), want)
-    assert not np.allclose(want, encoder.encode(TEXTS), 0, 0.01)
+    out, err = ran(capsys, "encode", "-m", PROMPTS, *options, *TEXTS)
+    assert np.array_equal(numbers(out), getattr(encoder, method)(TEXTS, **told))
+    assert options or err == ""
+    assert np.allclose(numbers(out), encoder.encode(TEXTS), 0, 0.01) == (options == [])
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -110,9 +97,7 @@ def test_similar_prints_a_table(minilm: Path, capsys: Printed) -> None:
     )
 
 
-def test_similar_finds_the_nearest_lines_of_a_file(
-    minilm: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch
-) -> None:
+def test_similar_finds_the_nearest_lines(minilm: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
     """In a file of several chunks, the best in the last one; of two equal lines the first comes first."""
     monkeypatch.setattr("minibert.models.run.pipeline.TextPipeline.chunk", 64)
     eggs, forgot = "How do I boil an egg?", "I forgot my login credentials"
@@ -155,14 +140,10 @@ LONG = "we lived " * 20
 ONE_TOO_MANY = "we " * 15  # with [CLS] and [SEP] 17 tokens of 16
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options"),
-    [
-        ([], {}),
-        (["--pooling", "max", "--normalize"], {"pooling": "max", "normalize": True}),
-        (["--truncate", LONG, ONE_TOO_MANY], {"truncation": True}),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "options"), [
+    ([], {}), (["--pooling", "max", "--normalize"], {"pooling": "max", "normalize": True}),
+    (["--truncate", LONG, ONE_TOO_MANY], {"truncation": True}),
+])  # fmt: skip
 def test_printed_numbers_read_back_exactly(
     arguments: list[str], options: dict[str, Any], folder: Path, minilm: Path, capsys: Printed
 ) -> None:
@@ -221,14 +202,6 @@ def test_a_stream_into_a_file_keeps_no_chunk(folder: Path, tmp_path: Path) -> No
     assert np.load(path)[:, 0].tolist() == [1, 2, 2, 3, 3, 3, 4, 4, 4, 4]
 
 
-def test_embed_without_pooling_prints_a_token_a_line(folder: Path, capsys: Printed) -> None:
-    out, _ = ran(capsys, "embed", "--model", folder, "--pooling", "none", *FULL)
-    first, second, rest = out.split("\n\n")
-    expected = minibert.load(folder).embed(FULL, None)
-    assert rest == ""
-    assert np.array_equal(numbers(first), expected[0]) and np.array_equal(numbers(second), expected[1])
-
-
 @pytest.mark.parametrize("ending", [".npy", ".safetensors"])
 def test_embed_writes_a_file(ending: str, folder: Path, tmp_path: Path, capsys: Printed) -> None:
     path = tmp_path / f"vectors{ending}"
@@ -242,48 +215,24 @@ def test_embed_writes_a_file(ending: str, folder: Path, tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize("texts", [FULL, []], ids=["two texts", "no text"])
-def test_embed_writes_tokens_with_offsets(texts: list[str], folder: Path, tmp_path: Path, monkeypatch: Patch) -> None:
-    typed(monkeypatch, "".join(f"{text}\n" for text in texts).encode())
-    path = tmp_path / "tokens.safetensors"
-    assert main(["embed", "--model", str(folder), "--pooling", "none", "-o", str(path)]) == 0
+def test_embed_prints_and_writes_tokens(
+    texts: list[str], folder: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
+) -> None:
+    """Printed, a token is a line and an empty line ends a text; in a file, offsets tell the texts apart."""
+    command, path = ("embed", "--model", folder, "--pooling", "none"), tmp_path / "tokens.safetensors"
+    expected = [rows.tolist() for rows in minibert.load(folder).embed(texts, None)]
+    for more in ((), ("-o", path)):
+        typed(monkeypatch, "".join(f"{text}\n" for text in texts).encode())
+        out, _ = ran(capsys, *command, *more)
+        *printed, rest = out.split("\n\n")
+        assert rest == "" and [numbers(each).tolist() for each in printed] == ([] if more else expected)
     written = load_file(path)
     embeddings, offsets = written["embeddings"], written["offsets"]
-    expected = minibert.load(folder).embed(texts, None)
     assert embeddings.dtype == np.float32 and offsets.dtype == np.int64 and offsets[-1] == len(embeddings)
-    parts = [embeddings[start:stop] for start, stop in itertools.pairwise(offsets)]
-    assert [part.tolist() for part in parts] == [rows.tolist() for rows in expected]
+    assert [embeddings[start:stop].tolist() for start, stop in pairwise(offsets)] == expected
 
 
-POSIX = pytest.mark.skipif(sys.platform == "win32", reason="pipes with a name and /dev are POSIX")
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_folder_given_for_a_file_is_refused_before_anything_is_computed(
-    name: str, tmp_path: Path, capsys: Printed
-) -> None:
-    (arguments, ending), target = WRITERS[name], tmp_path / "made"
-    for path in (target, target.with_suffix(ending)):
-        path.mkdir()
-        message = failure(capsys, *arguments, path, "--model", "./nowhere")
-        assert message == f"{path} is a folder; name the file to write, in it or elsewhere"
-        assert list(path.iterdir()) == []
-
-
-@pytest.mark.usefixtures("full_disk")
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_full_disk_is_said_and_leaves_nothing_behind(
-    name: str, folder: Path, tmp_path: Path, capsys: Printed
-) -> None:
-    arguments, ending = WRITERS[name]
-    there = tmp_path / f"there{ending}"
-    for before in ((), ("before",)):  # a new file, and one that is to be replaced
-        for text in before:
-            there.write_text(text)
-        assert failure(capsys, *arguments, there, "--model", folder) == f"{there}: No space left on device"
-        assert [file.read_text() for file in tmp_path.iterdir() if file.is_file()] == [*before]
-
-
-@POSIX
+@pytest.mark.skipif(sys.platform == "win32", reason="/dev/stdout is POSIX")
 @pytest.mark.parametrize("pooling", ["mean", "none"])
 def test_stdout_gets_the_bytes_and_keeps_what_it_has(pooling: str, folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "minibert", "embed", "--model", str(folder), "--pooling", pooling, *FULL]

@@ -15,24 +15,15 @@ from typing import Any
 import pytest
 from command_line import Patch, Printed
 from fake_hub import FakeHub, environment, files_of, silent
-from limits import CHILD_SECONDS
+from limits import CHILD_SECONDS, until
 from reference_files import REFERENCE
 
 from minibert.cli import INTERRUPTED, main
 from minibert.commands import explain
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform == "win32", reason="sends a signal of POSIX"), pytest.mark.usefixtures("heard"),
-]  # fmt: skip
-
+posix = pytest.mark.skipif(sys.platform == "win32", reason="sends a signal of POSIX")
+pytestmark = [posix, pytest.mark.usefixtures("heard")]
 MODEL = REFERENCE / "sentences-dense"
-
-
-def press() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-# -- what becomes of the signal ---------------------------------------------------------------------------------------
 
 
 def _runs(monkeypatch: Patch, run: Callable[[Any], Any]) -> None:
@@ -45,7 +36,7 @@ def test_an_error_that_a_library_makes_of_it(monkeypatch: Patch, capsys: Printed
 
     def run(arguments: Any) -> None:
         try:
-            press()
+            os.kill(os.getpid(), signal.SIGINT)
             threading.Event().wait(CHILD_SECONDS)
         except KeyboardInterrupt:
             raise ImportError("numpy._core.multiarray failed to import") from None
@@ -69,23 +60,16 @@ def test_a_handler_of_another_program_stays(monkeypatch: Patch) -> None:
     assert seen[1:] == [signal.default_int_handler]
 
 
-# -- nothing half-written ----------------------------------------------------------------------------------------------
-
-WRITERS = {
-    "embed": ["embed", "we lived", "-o", "a.npy"],
-    "encode": ["encode", "we lived", "-o", "a.safetensors"],
-    "explain": ["explain", "we lived", "--html", "a.html"],
-    "extract": ["extract", "-o", "a"],
-    "distill": ["distill", "-o", "a"],
-    "plot": ["plot", "rows", "-o", "a.svg"],
-    "bulk": ["bulk", "texts.txt", "-o", "a"],
-}
+WRITERS = [
+    "embed we -o a.npy", "encode we -o a.safetensors", "explain we --html a.html", "extract -o a", "distill -o a",
+    "plot rows -o a.svg", "verify --save a.safetensors", "bulk texts.txt -o a",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("name", WRITERS)
-def test_while_a_file_gets_its_name(
-    name: str, number: int, code: int, tmp_path: Path, monkeypatch: Patch, capsys: Printed
+@pytest.mark.parametrize("command", WRITERS)
+def test_while_a_file_is_named(
+    command: str, number: int, code: int, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "texts.txt").write_text("we lived\n")
@@ -101,80 +85,62 @@ def test_while_a_file_gets_its_name(
         moved(self, target)  # bulk's writer may be another thread, which is waited for
 
     monkeypatch.setattr(Path, "replace", replace)
-    assert main([*WRITERS[name], "-m", str(MODEL)]) == code
+    assert main([*command.split(), "-m", str(MODEL)]) == code
     assert len(pressed) == 1 and "Traceback" not in capsys.readouterr().err
     whole = ("texts.txt", "a", "vectors-00000.arrow")
     assert [path.name for path in tmp_path.rglob("*") if path.name not in whole] == []
     assert not (tmp_path / "a").is_file()
 
 
-# -- while it waits ------------------------------------------------------------------------------------------------
-
-
-def started(*argv: str, **options: Any) -> subprocess.Popen[str]:
-    pipe = subprocess.PIPE
+def started(*argv: str, stdin: str = "", **options: Any) -> subprocess.Popen[str]:
+    """Start a command; its stdin holds this and stays open."""
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a child may hear none
     code += "import sys; from minibert.cli import main; sys.exit(main(sys.argv[1:]))"
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *argv], stdin=pipe, stdout=pipe, stderr=pipe, text=True, **options
-    )
+    pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", code, *argv], text=True, **pipes, **options)
+    process.stdin.write(stdin)
+    process.stdin.flush()
+    return process
 
 
-def wait_until(there: Any, process: subprocess.Popen[str]) -> None:
-    ended = threading.Event()
-    for _ in range(int(CHILD_SECONDS / 0.02)):
-        if there():
-            return
-        assert process.poll() is None, process.communicate()
-        ended.wait(0.02)
-    pytest.fail("it has not come so far")
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Give the exit code and stderr; the pipe to its stdin stays open until then."""
+def interrupted(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Send the signal, and give the exit code and stderr; the pipe to its stdin stays open until then."""
+    process.send_signal(signal.SIGINT)
     try:
-        code = process.wait(CHILD_SECONDS)
+        return process.wait(CHILD_SECONDS), process.stderr.read()
     finally:
         process.kill()
-    assert process.stderr is not None
-    return code, process.stderr.read()
 
 
 @pytest.mark.parametrize("rows", [1, 30])
 def test_bulk_at_an_idle_pipe(rows: int, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with started("bulk", "-o", str(out), "-m", str(MODEL), "--rows-per-shard", "10") as process:
-        assert process.stdin is not None
-        process.stdin.write("we lived\n" * rows)
-        process.stdin.flush()
+    command = "bulk", "-o", str(out), "-m", str(MODEL), "--rows-per-shard", "10"
+    with started(*command, stdin="we lived\n" * rows) as process:
         shards = (rows - 1) // 10  # the last one is written when a row behind it has come
 
-        def read() -> bool:
-            """Whether the pipe is empty: lines are read once the folder is locked."""
+        def has_read() -> bool:
+            """Whether the shards are there, the folder is locked, after which lines are read, and the pipe is empty."""
             import fcntl
             import termios
 
-            return not any(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4)))
+            there = len(list(out.glob("vectors-*"))) >= shards and (out / ".lock").exists()
+            return there and not any(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4)))
 
-        wait_until(lambda: len(list(out.glob("vectors-*"))) >= shards and (out / ".lock").exists() and read(), process)
-        process.send_signal(signal.SIGINT)
+        until(has_read, process)
         told = f"minibert: stopped: {out} keeps {shards * 10} rows, and the same command continues after them\n"
-        assert ended(process) == (INTERRUPTED, told)
+        assert interrupted(process) == (INTERRUPTED, told)
     assert not list(out.glob(".*"))
 
 
 @pytest.mark.parametrize("command", ["embed", "encode"])
 def test_a_line_at_a_time(command: str) -> None:
-    with started(command, "-m", str(MODEL)) as process:
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write("we lived\n")
-        process.stdin.flush()
+    with started(command, "-m", str(MODEL), stdin="we lived\n") as process:
         assert select.select([process.stdout], [], [], CHILD_SECONDS)[0]  # it has answered
         # and waits again: a signal just before Python's read begins is seen only when the read ends
         asleep = Path(f"/proc/{process.pid}/wchan")  # what it waits for, where the system says so
-        wait_until(lambda: not asleep.exists() or asleep.read_text() in ("pipe_read", "anon_pipe_read"), process)
-        process.send_signal(signal.SIGINT)
-        assert ended(process) == (INTERRUPTED, "")
+        until(lambda: not asleep.exists() or asleep.read_text() in ("pipe_read", "anon_pipe_read"), process)
+        assert interrupted(process) == (INTERRUPTED, "")
 
 
 def test_a_silent_hub(tmp_path: Path) -> None:
@@ -182,6 +148,5 @@ def test_a_silent_hub(tmp_path: Path) -> None:
         hub.add("org/model", files_of(MODEL))
         hub.misbehave("safetensors", silent)
         with started("embed", "we lived", "-m", "org/model", env=environment(hub.endpoint, tmp_path)) as process:
-            wait_until(lambda: len(hub.asked("safetensors")) > 0, process)
-            process.send_signal(signal.SIGINT)
-            assert ended(process)[0] == INTERRUPTED
+            until(lambda: len(hub.asked("safetensors")) > 0, process)
+            assert interrupted(process)[0] == INTERRUPTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ import pytest
 from command_line import Patch, Printed, ran, typed
 from command_line import failure as failed
 from many_texts import many_texts
-from record_files import made, write_parquet
+from record_files import jsonl, made, write_parquet
 from reference_files import REFERENCE
 
 import minibert
@@ -23,16 +24,16 @@ from minibert.commands import search as command
 from minibert.equations.quantization import BITS, PRECISIONS, dequantized, hamming, quantized, ranges_of
 from minibert.equations.sentences import SIMILARITIES, dot, normalized
 
-DENSE, BARE, PROMPTS, LENGTHS = (REFERENCE / f"sentences-{name}" for name in ("dense", "bare", "prompts", "residual"))
+DENSE, BARE, PROMPTS = (REFERENCE / f"sentences-{name}" for name in ("dense", "bare", "prompts"))
 SAME = 2e-6  # of scores, of vectors computed beside other texts; measured: 3.6e-7
 SAME_TOKENS = 2e-5  # of sums over a query's tokens or words; measured: 4.8e-6
 TEXTS = [" ".join(text.split())[:60] for text in many_texts(70, seed=4)]
 QUESTION = "we lived above"
 
 
-def jsonl(path: Path, texts: list[Any] = TEXTS) -> Path:
+def rows(path: Path, texts: list[Any] = TEXTS) -> Path:
     """Rows with ids of their own; some have no text."""
-    return made(path, "".join(json.dumps({"id": f"r{i}", "text": text}) + "\n" for i, text in enumerate(texts)))
+    return jsonl(path, ({"id": f"r{i}", "text": text} for i, text in enumerate(texts)))
 
 
 def bulk(folder: Path, source: Path, model: Path, *more: str) -> Path:
@@ -53,26 +54,18 @@ def failure(capsys: Printed, folder: Path, *more: object) -> str:
 def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The vectors of TEXTS by DENSE, in three shards."""
     folder = tmp_path_factory.mktemp("dense")
-    return bulk(folder / "out", jsonl(folder / "a.jsonl"), DENSE)
+    return bulk(folder / "out", rows(folder / "a.jsonl"), DENSE)
 
 
-# -- what is found -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("precision", "form", "measure"),
-    [
-        *((precision, form, "dot") for precision in PRECISIONS for form in ("arrow", "parquet")),
-        *((precision, "arrow", measure) for precision in ("float32", "uint8") for measure in ("cosine", "euclidean")),
-    ],
-)
-def test_the_best_rows_of_every_precision(
-    precision: str, form: str, measure: str, tmp_path: Path, capsys: Printed
-) -> None:
+@pytest.mark.parametrize(("precision", "form", "measure"), [
+    *itertools.product(PRECISIONS, ("arrow", "parquet"), ("dot",)),
+    *itertools.product(("float32", "uint8"), ("arrow",), ("cosine", "euclidean")),
+])  # fmt: skip
+def test_the_best_rows(precision: str, form: str, measure: str, tmp_path: Path, capsys: Printed) -> None:
     """The stored numbers are those of the formula, of the vectors in float32; the ranges those of the first shard."""
     used = {"dot": DENSE, "cosine": BARE, "euclidean": PROMPTS}[measure]
     texts = [None if 30 <= i < 60 and i != 37 else text for i, text in enumerate(TEXTS)]
-    source, more = jsonl(tmp_path / "a.jsonl", texts), ("--format", form, "--precision", precision, "--threads", "2")
+    source, more = rows(tmp_path / "a.jsonl", texts), ("--format", form, "--precision", precision, "--threads", "2")
     folder, good = bulk(tmp_path / "out", source, used, *more), [i for i, text in enumerate(texts) if text is not None]
     whole = np.concatenate([*StoredVectors(bulk(tmp_path / "float32", source, used)).blocks()])
     encoder, stored, ranges = minibert.load_encoder(used), StoredVectors(folder), ranges_of(whole[:30])
@@ -87,9 +80,8 @@ def test_the_best_rows_of_every_precision(
     else:
         (scores,) = SIMILARITIES[measure](query, dequantized(small, precision, ranges))
     order = np.argsort(-scores, kind="stable")[:6]
-    (answer,) = found(capsys, folder, QUESTION, "-k", "6")
+    (answer,), named = found(capsys, folder, QUESTION, "-k", "6"), "cosine" if measure == "dot" else measure
     assert answer["question"] == QUESTION
-    named = "cosine" if measure == "dot" else measure
     assert answer["measure"] == (f"minus the Hamming distance of {precision} vectors" if bits else named)
     got = [each["score"] for each in answer["results"]]
     assert np.abs(np.array(got) - scores[order]).max() <= SAME * np.abs(scores).max() and got == sorted(got)[::-1]
@@ -98,33 +90,30 @@ def test_the_best_rows_of_every_precision(
 
 
 def test_equal_scores_stand_in_the_order_of_the_rows(tmp_path: Path, capsys: Printed) -> None:
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", ["above", "we"] * 40), DENSE, "--precision", "ubinary")
+    folder = bulk(tmp_path / "out", rows(tmp_path / "a.jsonl", ["above", "we"] * 40), DENSE, "--precision", "ubinary")
     (answer,) = found(capsys, folder, "above", "-k", "33")
     assert [each["id"] for each in answer["results"]] == [f"r{i}" for i in range(0, 66, 2)]
     (answer,) = found(capsys, folder, "above", "-k", "1000")  # more than there are
     assert len(answer["results"]) == 80 and answer["results"][40]["id"] == "r1"
-    assert ran(capsys, "search", folder, "clouds")[1] == (
-        "minibert: ubinary vectors are compared by Hamming distance: a score is minus the bits that differ\n"
-    )
+    said = "ubinary vectors are compared by Hamming distance: a score is minus the bits that differ"
+    assert ran(capsys, "search", folder, "clouds")[1] == f"minibert: {said}\n"
 
 
 @pytest.mark.parametrize("name", ["q.txt", "q.jsonl", "q.parquet", "questions", "-"])
-def test_many_questions_from_a_file(
-    name: str, dense: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch
-) -> None:
+def test_questions_from_a_file(name: str, dense: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
     monkeypatch.setattr(command, "QUESTIONS", 3)  # a chunk ends in the middle
     questions = [f"{QUESTION} {text}" for text in TEXTS[:7]]
     want = found(capsys, dense, "-k", "2", *questions)
     assert [each["question"] for each in want] == questions
-    if name.endswith(".jsonl"):
-        jsonl(tmp_path / name, questions)
+    lines, file = "\n\n".join(questions) + "\n  \n", "-" if name == "-" else tmp_path / name
+    if file == "-":
+        typed(monkeypatch, lines.encode())
+    elif name.endswith(".jsonl"):
+        rows(file, questions)
     elif name.endswith(".parquet"):
-        write_parquet(tmp_path / name, [(str(i), text) for i, text in enumerate(questions)])
+        write_parquet(file, [(str(i), text) for i, text in enumerate(questions)])
     else:
-        made(tmp_path / name, "\n\n".join(questions) + "\n  \n")
-    if name == "-":
-        typed(monkeypatch, (tmp_path / name).read_bytes())
-    file = name if name == "-" else str(tmp_path / name)
+        made(file, lines)
     got = found(capsys, dense, "-k", "2", "--questions", file)
     assert [each["question"] for each in got] == questions
     for one, other in zip(got, want, strict=True):  # computed beside other questions
@@ -133,14 +122,8 @@ def test_many_questions_from_a_file(
 
 
 def test_many_results_are_kept_for_few_questions(dense: Path, capsys: Printed, monkeypatch: Patch) -> None:
-    together: list[int] = []
-    search = StoredVectors.search
-
-    def counted(self: StoredVectors, queries: Any, k: int = 10) -> Any:
-        together.append(len(queries))
-        return search(self, queries, k)
-
-    monkeypatch.setattr(StoredVectors, "search", counted)
+    together, search = list[int](), StoredVectors.search
+    monkeypatch.setattr(StoredVectors, "search", lambda *given: (together.append(len(given[1])), search(*given))[1])
     monkeypatch.setattr(command, "RESULTS", 8)
     for k, want in ((1, [7]), (3, [2, 2, 2, 1]), (9, [1] * 7)):
         together.clear()
@@ -150,11 +133,11 @@ def test_many_results_are_kept_for_few_questions(dense: Path, capsys: Printed, m
 
 def test_as_text(tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
     texts = ["clouds", "we\nlived\x1b[31m", "man"]
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", texts), DENSE)
-    rows = [f"{each['score']:.3f}  {each['id']}  " for each in found(capsys, folder, "clouds", "-k", "2")[0]["results"]]
+    folder = bulk(tmp_path / "out", rows(tmp_path / "a.jsonl", texts), DENSE)
+    best = [f"{each['score']:.3f}  {each['id']}  " for each in found(capsys, folder, "clouds", "-k", "2")[0]["results"]]
     out, err = ran(capsys, "search", folder, "clouds", "-k", "2")
-    assert out == f"{rows[0]}clouds\n{rows[1]}" + {"r1": r"we\nlived\x1b[31m", "r2": "man"}[rows[1].split()[1]] + "\n"
-    assert err == "" and rows[0].startswith("1.000  r0  ")
+    assert out == f"{best[0]}clouds\n{best[1]}" + {"r1": r"we\nlived\x1b[31m", "r2": "man"}[best[1].split()[1]] + "\n"
+    assert err == "" and best[0].startswith("1.000  r0  ")
     out, _ = ran(capsys, "search", folder, "clouds", "man", "-k", "1")
     assert out == "clouds\n  1.000  r0  clouds\nman\n  1.000  r2  man\n"
     _, err = ran(capsys, "search", folder, "clouds " * 100, "man", "-k", "1")
@@ -166,16 +149,14 @@ def test_as_text(tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
 
 def test_columns_that_are_shown(tmp_path: Path, capsys: Printed) -> None:
     """Instead of the text; in JSON apart from score and id, whose names columns may have."""
-    rows = [{"text": "clouds", "score": 1.5, "url": "/a"}, {"text": "man", "score": float("nan"), "url": None}]
-    source = made(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    folder = bulk(tmp_path / "out", source, DENSE)
-    capsys.readouterr()
+    both = {"text": "clouds", "score": 1.5, "url": "/a"}, {"text": "man", "score": float("nan"), "url": None}
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", both), DENSE)
     lines = ran(capsys, "search", folder, "clouds", "--show", "url", "score")[0].splitlines()
     assert lines[0] == "1.000  0  /a  1.5" and lines[1].endswith("  1  null  nan") and len(lines) == 2
     ((best, other),) = [each["results"] for each in found(capsys, folder, "clouds", "--show", "url", "score")]
     assert best["columns"] == {"url": "/a", "score": 1.5} and best.keys() == {"score", "id", "columns"}
     assert other["columns"] == {"url": None, "score": None} and abs(best["score"] - 1) <= SAME
-    error = failure(capsys, folder, "clouds", "--show", "vector", "-m", str(tmp_path / "none"))
+    error = failure(capsys, folder, "clouds", "--show", "vector", "-m", tmp_path / "none")
     assert error == f"{folder} has no column 'vector'; it has 'id', 'score', 'text', 'url'"
 
 
@@ -203,7 +184,7 @@ def test_from_python(dense: Path) -> None:
 @pytest.mark.parametrize(("name", "kind"), [("late-fixed", "tokens"), ("uses-sparse", "sparse")])
 def test_models_of_token_and_sparse_vectors(name: str, kind: str, tmp_path: Path, capsys: Printed) -> None:
     """The question is asked as a query; the numbers themselves are proved in tests/bulk."""
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), REFERENCE / name)
+    folder = bulk(tmp_path / "out", rows(tmp_path / "a.jsonl"), REFERENCE / name)
     assert f"{kind} vectors of 70 texts, " in capsys.readouterr().err
     query = minibert.load_encoder(REFERENCE / name).encode_query([QUESTION])
     numbers, scores = StoredVectors(folder).search(query, 4)
@@ -213,26 +194,20 @@ def test_models_of_token_and_sparse_vectors(name: str, kind: str, tmp_path: Path
     assert np.allclose([each["score"] for each in answer["results"]], scores[0], SAME_TOKENS, SAME_TOKENS)
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------
-
-
 def test_another_model(dense: Path, tmp_path: Path, capsys: Printed) -> None:
-    assert f"was made with another model than {PROMPTS}: " in failure(capsys, dense, "a", "-m", str(PROMPTS))
-    shutil.copytree(DENSE, tmp_path / "moved")
-    found(capsys, dense, "a", "-m", str(tmp_path / "moved"))  # the same by another name
-    one = tmp_path / "moved" / "config_sentence_transformers.json"
-    one.write_text(json.dumps({"prompts": {"query": "x"}}), "utf-8")
-    here, there = (minibert.load_encoder(folder).identity for folder in (DENSE, tmp_path / "moved"))
-    message = failure(capsys, dense, "a", "-m", str(tmp_path / "moved"))
+    assert f"was made with another model than {PROMPTS}: " in failure(capsys, dense, "a", "-m", PROMPTS)
+    moved = shutil.copytree(DENSE, tmp_path / "moved")
+    found(capsys, dense, "a", "-m", moved)  # the same by another name
+    (moved / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "x"}}), "utf-8")
+    here, there = (minibert.load_encoder(folder).identity for folder in (DENSE, moved))
+    message = failure(capsys, dense, "a", "-m", moved)
     assert f"its identity is {there}, that of the vectors' model {here}" in message
 
 
-def test_a_model_that_is_gone_and_one_that_was_named_from_elsewhere(
-    tmp_path: Path, capsys: Printed, monkeypatch: Patch
-) -> None:
+def test_a_model_that_is_gone_or_elsewhere(tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
     shutil.copytree(DENSE, tmp_path / "there" / "model")
     monkeypatch.chdir(tmp_path / "there")
-    source = jsonl(tmp_path / "a.jsonl")
+    source = rows(tmp_path / "a.jsonl")
     folder = bulk(tmp_path / "out", Path(os.path.relpath(source)), Path("./model"))
     monkeypatch.chdir(tmp_path)  # both were named by a path from another working directory
     assert found(capsys, folder, "man", "-k", "1")[0]["results"][0]["text"]
@@ -245,10 +220,10 @@ def test_a_model_that_is_gone_and_one_that_was_named_from_elsewhere(
 
 def test_questions_that_are_refused(dense: Path, tmp_path: Path, capsys: Printed) -> None:
     file = made(tmp_path / "q", b"we\n\xff\n")
-    assert failure(capsys, dense, "--questions", str(file)).startswith(f"line 2 of {file} is not UTF-8 (")
-    assert "give questions as arguments, or a file" in failure(capsys, dense, "--questions", str(file), "a")
-    assert "give questions as arguments, or a file" in failure(capsys, dense, "-k", "3")
+    assert failure(capsys, dense, "--questions", file).startswith(f"line 2 of {file} is not UTF-8 (")
+    for wrong in (["--questions", file, "a"], ["-k", "3"]):
+        assert "give questions as arguments, or a file" in failure(capsys, dense, *wrong)
     for empty in (b"", b"\n \n"):
-        message = failure(capsys, dense, "--questions", str(made(file, empty)))
+        message = failure(capsys, dense, "--questions", made(file, empty))
         assert message == f"{file}: expected texts, one on each line, found none"
-    assert "no such file" in failure(capsys, dense, "--questions", str(tmp_path / "none")).lower()
+    assert "no such file" in failure(capsys, dense, "--questions", tmp_path / "none").lower()

@@ -7,12 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from limits import until
 from needed import absent, missing
 from reference_files import REFERENCE
 from served import SECONDS, Address, needs_server
@@ -61,14 +62,6 @@ def started(program: str, *options: str, **variables: str) -> Iterator[tuple[sub
             process.kill()
 
 
-def until(true: Callable[[], bool]) -> None:
-    """Look until it is true; the limit of the step sees where it never is."""
-    while True:
-        with suppress(OSError):
-            if true():
-                return
-
-
 def has_ended(process: int) -> bool:
     """Whether it is gone, or a zombie that no parent has waited for."""
     try:
@@ -102,9 +95,7 @@ def answered(process: int, shared: Path, address: Address) -> set[int]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_workers_answer_and_one_takes_the_place_of_another(
-    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_answer_and_are_replaced(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models and options come from variables; the numbers of all are one sum, and their files go at the end."""
     shared = tmp_path / "metrics"
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(shared))
@@ -137,21 +128,16 @@ def test_gunicorn_ends_within_its_grace_though_a_worker_is_stopped() -> None:
         until(lambda: has_ended(stopped))
 
 
-@pytest.mark.parametrize(
-    ("options", "variables", "says"),
-    [
-        ([], {"MAX_TEXTS": "many"}, "the variable MINIBERT_SERVE_MAX_TEXTS: expected an integer >= 1, found 'many'"),
-        (["-k", "sync"], {}, "start gunicorn with -k uvicorn_worker.UvicornWorker"),
-        (["-k", "sync", "--threads", "2"], {}, "start gunicorn with -k uvicorn_worker.UvicornWorker"),
-    ],
-)
+@pytest.mark.parametrize(("options", "variables", "says"), [
+    ([], {"MAX_TEXTS": "many"}, "the variable MINIBERT_SERVE_MAX_TEXTS: expected an integer >= 1, found 'many'"),
+    (["-k", "sync"], {}, "start gunicorn with -k uvicorn_worker.UvicornWorker"),
+    (["-k", "sync", "--threads", "2"], {}, "start gunicorn with -k uvicorn_worker.UvicornWorker"),
+])  # fmt: skip
 def test_a_wrong_start_ends_gunicorn_in_words(options: list[str], variables: dict[str, str], says: str) -> None:
     """Workers that ended before they listened would be started again without end, as older versions of uvicorn do."""
     command = [sys.executable, "-m", *PROGRAMS["gunicorn"], *options]
-    environment = os.environ | {
-        f"MINIBERT_SERVE_{name}": value for name, value in ({"MODEL": MODEL} | variables).items()
-    }
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
+    own = {f"MINIBERT_SERVE_{name}": value for name, value in ({"MODEL": MODEL} | variables).items()}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=os.environ | own)
     assert says in done.stderr and done.returncode in (1, 3)  # 1: gunicorn fails where two workers end at once
     ours = Path(minibert.__file__).parent  # gunicorn's own traceback may stand there, where two workers end at once
     assert f'File "{ours}' not in done.stderr

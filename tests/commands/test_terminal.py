@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import sys
 import unicodedata
@@ -31,15 +32,12 @@ TRAP = "\x1b]0;owned\x07\x9b31m\r\u202e\u2067"
 SHOWN = r"\x1b]0;owned\x07\x9b31m\r\u202e\u2067"
 ORDERS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # characters that set the order of letters
 DENSE = REFERENCE / "sentences-dense"
-STYLES = ("\x1b[0m", "\x1b[1m", "\x1b[2m")
 
 
 def obeyed(text: str) -> list[str]:
-    """What a terminal would obey in a text, except ends of lines and tabs."""
-    for style in STYLES:
-        text = text.replace(style, "")
-    codes = [c for c in text if unicodedata.category(c) in ("Cc", "Cs") or unicodedata.bidirectional(c) in ORDERS]
-    return [c for c in codes if c not in "\n\t"]
+    """What a terminal would obey in a text, except styles, ends of lines and tabs."""
+    text = re.sub(r"\x1b\[[012]m|[\n\t]", "", text)
+    return [c for c in text if unicodedata.category(c) in ("Cc", "Cs") or unicodedata.bidirectional(c) in ORDERS]
 
 
 def hostile_prompt(folder: Path) -> list[object]:
@@ -90,7 +88,7 @@ HOSTILE: dict[str, Callable[[Path], list[object]]] = {
 
 @pytest.mark.parametrize("styled", [True, False])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_nothing_out_of_a_file_is_obeyed(
+def test_nothing_in_files_is_obeyed(
     name: str, styled: bool, tmp_path: Path, capsys: Printed, monkeypatch: Patch
 ) -> None:
     for module in (common, answers):
@@ -122,22 +120,13 @@ def lines_of(monkeypatch: Patch, *pieces: bytes) -> list[str]:
     return [line for lines in arriving_texts(STDIN) for line in lines]
 
 
-# -- stdin ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("pieces", "found"),
-    [
-        ((b"a\r\r\nb\n",), ["a\r", "b"]),  # as of a file: old Macs' ends are letters
-        ((b"a\r", b"\r", b"\nb\n"), ["a\r", "b"]),
-        ((b"a\rb\r\nc\n\nd",), ["a\rb", "c", "", "d"]),
-        ((b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n",), ["a", "\ufeffb"]),  # a mark is one only at the first byte
-        ((b"\xef", b"\xbb\xbf", b"a\nb"), ["a", "b"]),
-        ((b"\xef\xbb\xbf",), []),
-        ((b"a\n", b"b", b"\xef\xbb\xbf\n"), ["a", "b\ufeff"]),
-        (("a \u2028 b\n".encode(),), ["a \u2028 b"]),
-    ],
-)
+@pytest.mark.parametrize(("pieces", "found"), [
+    ((b"a\r\r\nb\n",), ["a\r", "b"]), ((b"a\r", b"\r", b"\nb\n"), ["a\r", "b"]),  # old Macs' ends are letters
+    ((b"a\rb\r\nc\n\nd",), ["a\rb", "c", "", "d"]), (("a \u2028 b\n".encode(),), ["a \u2028 b"]),
+    ((b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n",), ["a", "\ufeffb"]),  # a mark is one only at the first byte
+    ((b"\xef", b"\xbb\xbf", b"a\nb"), ["a", "b"]), ((b"\xef\xbb\xbf",), []),
+    ((b"a\n", b"b", b"\xef\xbb\xbf\n"), ["a", "b\ufeff"]),
+])  # fmt: skip
 def test_ends_and_marks(monkeypatch: Patch, pieces: tuple[bytes, ...], found: list[str]) -> None:
     assert lines_of(monkeypatch, *pieces) == found
 
@@ -170,15 +159,12 @@ def test_stdin_is_utf8_whatever_its_own_encoding(words: list[str], monkeypatch: 
 EMBED, SIMILAR = ("embed", "-m", DENSE), ("similar", "-m", DENSE, "clouds", "--file")
 
 
-@pytest.mark.parametrize(
-    ("words", "stdin", "stdout", "stderr", "bar"),  # of each stream, whether it is a terminal
-    [
-        (EMBED, False, False, True, True), (EMBED, False, False, False, False), (EMBED, False, True, True, False),
-        ((*EMBED, "-o", "a.npy"), False, True, True, True), ((*EMBED, "-o", "a.npy"), False, False, False, False),
-        ((*SIMILAR, "lines"), False, False, True, True), ((*SIMILAR, "lines"), True, True, True, True),
-        ((*SIMILAR, "lines"), False, False, False, False), ((*SIMILAR, "-"), True, False, True, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "stdin", "stdout", "stderr", "bar"), [  # of each stream, whether it is a terminal
+    (EMBED, False, False, True, True), (EMBED, False, False, False, False), (EMBED, False, True, True, False),
+    ((*EMBED, "-o", "a.npy"), False, True, True, True), ((*EMBED, "-o", "a.npy"), False, False, False, False),
+    ((*SIMILAR, "lines"), False, False, True, True), ((*SIMILAR, "lines"), True, True, True, True),
+    ((*SIMILAR, "lines"), False, False, False, False), ((*SIMILAR, "-"), True, False, True, False),
+])  # fmt: skip
 def test_a_bar_where_neither_results_nor_typed_lines_share_its_terminal(
     words: tuple[object, ...], stdin: bool, stdout: bool, stderr: bool, bar: bool, tmp_path: Path, monkeypatch: Patch,
     capsys: Printed,
@@ -197,23 +183,17 @@ def test_only_words_that_are_alike_are_proposed() -> None:
     assert did_you_mean("embd", ["embed", "encode"]) == "; did you mean embed?"
 
 
-def files(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
 def test_no_file_of_a_model_is_written_over(tmp_path: Path, capsys: Printed) -> None:
     """Of a model in three files, one of which nothing here reads, with a dense layer in a folder below."""
-    model, link = tmp_path / "model", tmp_path / "link.npy"
-    shutil.copytree(DENSE, model)
+    model, link = shutil.copytree(DENSE, tmp_path / "model"), tmp_path / "link.npy"
     weights = load_file(model / "model.safetensors")
     parts = {name: "input" if name.startswith("embeddings.") else "blocks" for name in weights}
-    for part in {*parts.values()}:
-        save_file({name: weights[name] for name in weights if parts[name] == part}, model / f"{part}.safetensors")
-    save_file({"pooler.dense.weight": weights["embeddings.LayerNorm.weight"]}, model / "rest.safetensors")
     parts["pooler.dense.weight"] = "rest"
+    for part in ("input", "blocks", "rest"):
+        save_file({name: weights[name] for name in parts if parts[name] == part}, model / f"{part}.safetensors")
     write_index(model, {name: f"{part}.safetensors" for name, part in parts.items()})
     (model / "model.safetensors").unlink()
-    before = files(model)
+    before = {path: path.read_bytes() for path in model.rglob("*.*")}
     for name in (
         "rest.safetensors", "blocks.safetensors", "input.safetensors", "2_Dense/model.safetensors", "config.json",
         "model.safetensors.index.json", "modules.json", "1_Pooling/config.json", "2_Dense/config.json",
@@ -223,8 +203,7 @@ def test_no_file_of_a_model_is_written_over(tmp_path: Path, capsys: Printed) -> 
         for path in [link, *([model / "1_Pooling" / ".." / name] if name.endswith(".safetensors") else [])]:
             assert "of the model that is read here" in failure(capsys, "encode", "we", "-m", model, "-o", path), name
         link.unlink()
-        assert files(model) == before
     beside = model / "mine.safetensors"  # no part of it, though it was written there before
     for _ in range(2):
         ran(capsys, "embed", "we", "--pooling", "none", "-m", model, "-o", beside)
-    assert files(model).keys() - before.keys() == {beside}
+    assert before | {beside: beside.read_bytes()} == {path: path.read_bytes() for path in model.rglob("*.*")}

@@ -1,5 +1,5 @@
-"""What loading says of folders that it does not take: one table of message -> call. Whole tables of settings stand in
-the tests of what reads them."""
+"""What loading says of folders and files that it does not take: one table of message -> call. Whole tables of settings
+stand in the tests of what reads them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import encoders
 import numpy as np
 import pytest
 import word_models
-from checkpoints import BERT, GPT2, T5, VOCAB, change_json, numbers, tensors, write
+from checkpoints import BERT, GPT2, T5, VOCAB, change_json, numbers, tensors, write, write_index
 from encoder_files import CASE, copied
 from reference_files import REFERENCE, opened
 
@@ -57,6 +57,24 @@ def fill_without_a_mask(folder: Path) -> object:
     return minibert.load_encoder(folder).fill("[MASK]")
 
 
+def damaged(name: str, content: bytes | None) -> Callable[[Path], object]:
+    """Load a model after one of its files is written over, or removed."""
+
+    def load(folder: Path) -> object:
+        path = shutil.copytree(REFERENCE / "sentences-dense", folder / "model") / name
+        path.write_bytes(content) if content is not None else path.unlink()
+        return minibert.load_encoder(folder / "model").encode("we")
+
+    return load
+
+
+def without_a_shard(folder: Path) -> object:
+    write_index(write(folder), dict.fromkeys(tensors(BERT), "one.safetensors"))
+    (folder / "model.safetensors").unlink()
+    return minibert.load(folder)
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 NO_FOLDER = "no such folder; expected a folder with config.json and model.safetensors"
 ELSEWHERE = "; for the Hub's model of this name run elsewhere, or rename the"
 DTYPE = "dtype must be 'float32' or 'float64', found .*; narrow files are converted"
@@ -152,7 +170,7 @@ WHOLE: list[Row] = [
        made(BERT | {"model_type": name}))
       for name, what in (("lfm2", "convolutions"), ("jina_embeddings_v5", "LoRA adapter for each task"))),
     (CheckpointError, "'num_experts' is 8, and experts are not computed here", whole("nomic_bert", num_experts=8)),
-    (UnknownFamilyError, "'xlnet' has an input layer here, but no blocks.*mpnet",
+    (UnknownFamilyError, "'xlnet' has an input layer here, but no blocks; .* are .*mpnet.*; minibert.load loads",
      lambda _: minibert.load_encoder(REFERENCE / "xlnet")),
     *((CheckpointError, "no tensor of the blocks, only the input layer", lambda tmp, name=name: minibert.load_encoder(
         extract(CASE[name].folder, tmp / "extracted").folder)) for name in ("bert", "gpt2", "t5")),
@@ -171,13 +189,20 @@ WHOLE: list[Row] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "message", "call"), NAMES + OPTIONS + TENSORS + WHOLE)
+FILES: list[Row] = [
+    (CheckpointError, "is damaged, incomplete or of another format: fetch it again", damaged("model.safetensors", b"")),
+    (CheckpointError, "is a Git LFS pointer, .*; run git lfs pull", damaged("model.safetensors", POINTER)),
+    (CheckpointError, "has no one.safetensors, which .* lists; fetch the missing shard", without_a_shard),
+    (CheckpointError, "not readable as JSON .*; fetch it again", damaged("config.json", b"{")),
+    (CheckpointError, "Pooling has no config.json, .*; fetch the folder", damaged("1_Pooling/config.json", None)),
+    (TokenizerError, "unreadable tokenizer file .*fetch it again", damaged("tokenizer.json", b"{}")),
+    (TokenizerError, "has no tokenizer: expected tokenizer.json", damaged("tokenizer.json", None)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "message", "call"), NAMES + OPTIONS + TENSORS + WHOLE + FILES)
 def test_what_loading_says(
-    kind: type[Exception],
-    message: str,
-    call: Callable[[Path], object],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    kind: type[Exception], message: str, call: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(kind, match=message):

@@ -12,7 +12,7 @@ import word_models
 from reference_files import REFERENCE
 
 import minibert
-from minibert.errors import CheckpointError, UnknownFamilyError
+from minibert.errors import CheckpointError
 from minibert.show.attention import terms_of
 from minibert.show.live import Live
 from minibert.show.live_state import LONGEST
@@ -39,28 +39,26 @@ def of(tmp_path_factory: pytest.TempPathFactory) -> Of:
 
 RERANKER, DENSE, LATE = "uses-reranker", "sentences-dense", "late-fixed"
 
-# -- integers from 1 on --------------------------------------------------------------------------------------------
+
+def call(name: str, method: str, *given: Any, **more: Any) -> Callable[[Of], object]:
+    """Call a method of a model."""
+    return lambda of: getattr(of(name), method)(*given, **more)
+
 
 POSITIVE: list[tuple[str, Callable[[Of, Any], object]]] = [
-    ("k", lambda of, n: of("bert").fill("[MASK]", k=n)),
-    ("k", lambda of, n: of("gpt2").next_words("we", k=n)),
-    ("k", lambda of, n: of("uses-inference").classify("we", n)),
+    *((option, lambda of, n, option=option, ask=ask: call(*ask, **{option: n})(of)) for option, *ask in (
+        ("k", "bert", "fill", "[MASK]"), ("k", "gpt2", "next_words", "we"), ("k", "uses-inference", "classify", "we"),
+        ("tokens", "gpt2", "complete", "we"), ("top_k", RERANKER, "rank", "we", ["a"]),
+        ("batch_size", RERANKER, "predict", [PAIR]), ("batch_size", RERANKER, "rank", "we", ["a"]),
+        ("batch_size", "uses-sparse", "encode_sparse", "we"), ("batch_size", DENSE, "encode", ["we"]),
+        ("max_active_dims", "uses-sparse", "encode_sparse", "we"), ("threads", DENSE, "encode", "we"),
+        ("threads", RERANKER, "predict", PAIR), *(("threads", name, "rank", "we", []) for name in (RERANKER, LATE)))),
     ("k", lambda of, n: of("bert").embeddings.nearest("we", n)),
     ("k", lambda of, n: minibert.search([[1.0]], np.ones((2, 1)), n)),
-    ("tokens", lambda of, n: of("gpt2").complete("we", tokens=n)),
-    ("top_k", lambda of, n: of("uses-reranker").rank("we", ["a"], n)),
-    ("batch_size", lambda of, n: of("uses-reranker").predict([PAIR], batch_size=n)),
-    ("batch_size", lambda of, n: of("uses-reranker").rank("we", ["a"], batch_size=n)),
-    ("batch_size", lambda of, n: of("uses-sparse").encode_sparse("we", batch_size=n)),
-    ("batch_size", lambda of, n: of("sentences-dense").encode(["we"], batch_size=n)),
-    ("max_active_dims", lambda of, n: of("uses-sparse").encode_sparse("we", max_active_dims=n)),
-    ("max_seq_length", lambda of, n: setattr(of("sentences-dense"), "max_seq_length", n)),
-    ("max_seq_length", lambda of, n: minibert.load_encoder(REFERENCE / "sentences-dense", max_seq_length=n)),
+    ("max_seq_length", lambda of, n: setattr(of(DENSE), "max_seq_length", n)),
+    *((option, lambda of, n, option=option: minibert.load_encoder(REFERENCE / DENSE, **{option: n}))
+      for option in ("max_seq_length", "threads")),
     ("threads", lambda of, n: of("bert").embeddings(IDS, threads=n)),
-    ("threads", lambda of, n: of("sentences-dense").encode("we", threads=n)),
-    *(("threads", lambda of, n, name=name: of(name).rank("we", ["a"], threads=n)) for name in (RERANKER, LATE)),
-    ("threads", lambda of, n: of("uses-reranker").predict(PAIR, threads=n)),
-    ("threads", lambda of, n: minibert.load_encoder(REFERENCE / "sentences-dense", threads=n)),
 ]  # fmt: skip
 
 
@@ -69,14 +67,6 @@ POSITIVE: list[tuple[str, Callable[[Of, Any], object]]] = [
 def test_a_number_that_is_none(of: Of, name: str, call: Callable[[Of, Any], object], found: Any) -> None:
     with pytest.raises(ValueError, match=rf"^{name} must be an integer >= 1, found"):
         call(of, found)
-
-
-# -- the rest ------------------------------------------------------------------------------------------------------
-
-
-def call(name: str, method: str, *given: Any, **more: Any) -> Callable[[Of], object]:
-    """Call a method of a model."""
-    return lambda of: getattr(of(name), method)(*given, **more)
 
 
 ONE_TEXT, A_STR, NEXT = "texts must be a str or a list of str", "a str", ("next_words", "complete")
@@ -98,10 +88,9 @@ VALUES: list[tuple[str, Callable[[Of], object]]] = [
     *(("seed must be an integer >= 0, found", call("gpt2", "complete", "we", temperature=1.0, seed=odd))
       for odd in (-1, 1.5, None)),
     (r"text_pair\[2\] has a lone surrogate", call(RERANKER, "rank", "we", ["a", "a", "\ud800"])),
-    ("device must be None or 'cpu', found 'cuda'", call(RERANKER, "predict", [PAIR], device="cuda")),
-    ("device must be None or 'cpu', found 'cuda'", call(RERANKER, "rank", "we", ["a"], device="cuda")),
-    ("one of this model's 'ask', found 'query'", call(RERANKER, "predict", [PAIR], prompt_name="query")),
-    ("one of this model's 'ask', found 'query'", call(RERANKER, "rank", "we", ["a"], prompt_name="query")),
+    *((message, call(RERANKER, *ask, **more)) for ask in (("predict", [PAIR]), ("rank", "we", ["a"]))
+      for message, more in (("device must be None or 'cpu', found 'cuda'", {"device": "cuda"}),
+                            ("one of this model's 'ask', found 'query'", {"prompt_name": "query"}))),
     *((r"texts\[0\] has a lone surrogate", call(name, ask, text)) for name, ask, text in (
         ("bert", "fill", "[MASK]\ud800"), ("gpt2", "next_words", "\udfffwe"), ("gpt2", "complete", "we\ud800"))),
     (r"^text 1 has 4\d tokens, but the longest .* is 32 .*; shorten it, or set max_seq",
@@ -199,10 +188,9 @@ TYPES: list[tuple[str, Callable[[Of], object]]] = [
       for method in ("encode", "encode_query", "encode_document")
       for given in ({}, {"texts": None}, {"inputs": ["we"], "sentences": ["we"]}, {"texts": ["we"], "inputs": ["we"]})),
     ("passed once", call(DENSE, "encode", ["we"], sentences=["we"])),
-    ("embeddings2 must be vectors", call(DENSE, "similarity", [1.0, 0], ["we"])),
-    ("embeddings2 must be vectors", call(DENSE, "similarity_pairwise", [1.0], ["we"])),
-    *(("must be vectors .* of numbers, found complex128", call(DENSE, method, [1.0, 0], [1j, 0]))
-      for method in ("similarity", "similarity_pairwise")),
+    *((message, call(DENSE, method, [1.0, 0], odd)) for method in ("similarity", "similarity_pairwise")
+      for message, odd in (("embeddings2 must be vectors", ["we"]),
+                           ("must be vectors .* of numbers, found complex128", [1j, 0]))),
     ("^compare must give real numbers, found complex128 of shape",
      lambda of: minibert.search([[1.0]], [[1.0]], 1, lambda a, b: np.array([[1j]]))),
     ("^queries must be vectors", lambda of: minibert.search(None, [[1.0]], 1)),
@@ -307,15 +295,9 @@ INDICES: list[tuple[str, Callable[[Of], object]]] = [
     (r"^token is -1, but", drawn("rows", "bert", "we", False, token=-1)),
     (r"^token is 9, but the text has the tokens 0\.\.2; `explain` lists", drawn("sum", "bert", "we", False, token=9)),
 ]
-
-
 ROWS = [(ValueError, *row) for row in VALUES + SHOWN] + [(TypeError, *row) for row in TYPES]
 ROWS += [(IndexError, *row) for row in INDICES]
 ROWS += [(CheckpointError, *row) for row in HEADS]
-NO_BLOCKS = "an input layer here, but no blocks; those with blocks are .*; minibert.load loads the input layer"
-ROWS.append((UnknownFamilyError, NO_BLOCKS, lambda of: minibert.load_encoder(REFERENCE / "xlnet")))
-
-
 ROWS += [
     (AttributeError, "^this layer has no 'encode'; minibert.load_encoder o", lambda of: of("bert").embeddings.encode),
     (KeyError, "no 'embeddings.LayerNom'; did you mean embeddings.Lay", lambda of: of("bert")["embeddings.LayerNom"]),

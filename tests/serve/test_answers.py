@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from needed import absent, missing
+from needed import need
 from reference_files import REFERENCE
 from served import SECONDS, Address, Answer, needs_server, opened, served, straight
 
@@ -38,6 +38,7 @@ MANY = [f"we lived {'above ' * (i % 7)}the clouds" for i in range(1500)]  # seve
 NEIGHBOURS = 1e-6
 OF_SPARSE = 1e-5  # of the sparse folder's weights, which are larger; measured 2.9e-6
 
+Fields = dict[str, Any]
 encoder_of = functools.cache(lambda name, **options: minibert.load_encoder(REFERENCE / name, **options))
 
 
@@ -66,47 +67,35 @@ def vectors(answer: Answer) -> Array:
 
 # -- vectors -----------------------------------------------------------------------------------------------------
 
-UNIT = {"normalize_embeddings": True}
-ROWS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [  # the fields, and what `encode` is told
-    ("/v1/embeddings", NORMED, {}, {}),
+V, UNIT, QUERY, DOCUMENT = "/v1/embeddings", {"normalize_embeddings": True}, "encode_query", "encode_document"
+ROWS: list[tuple[str, str, Fields, Fields]] = [  # the fields, and what `encode` is told
+    (V, NORMED, {}, {}), (V, NORMED, {"encoding_format": "base64"}, {}), (V, NORMED, {"dimensions": 8}, {}),
     ("/embeddings", NORMED, {"input": MANY[: 3 * DEFAULTS.inline], "encoding_format": "float"}, {}),
-    ("/v1/embeddings", NORMED, {"input": "dog", "encoding_format": "base64"}, {}),
-    ("/v1/embeddings", NORMED, {"encoding_format": "base64"}, {}),
-    ("/v1/embeddings", NORMED, {"dimensions": 3}, {"truncate_dim": 3, **UNIT}),  # normalized, since the model does
-    ("/v1/embeddings", NORMED, {"dimensions": 8}, {}),
-    ("/v1/embeddings", NORMED, {"truncate_prompt_tokens": 4}, {"max_seq_length": 4}),  # with the special ones
-    ("/v1/embeddings", NORMED, {"truncate_prompt_tokens": 4, "input": MANY[6]}, {"max_seq_length": 4}),
-    ("/v1/embeddings", NORMED, {"truncate_prompt_tokens": 99}, {}),
-    ("/v1/embeddings", LENGTHS, {"dimensions": 2}, {"truncate_dim": 2}),
-    ("/v1/embeddings", LENGTHS, {"dimensions": 2, "normalized": True}, {"truncate_dim": 2, **UNIT}),
-    ("/v1/embeddings", LENGTHS, {"normalized": True, "late_chunking": False}, UNIT),
-    ("/v1/embeddings", LENGTHS, {"task": "query"}, {"by": "encode_query"}),  # cut at 4 tokens
-    ("/v1/embeddings", PROMPTS, {"task": "query"}, {"by": "encode_query"}),
-    ("/v1/embeddings", PROMPTS, {"prompt_name": "query"}, {"by": "encode_query"}),
-    ("/v1/embeddings", PROMPTS, {"input_type": "search_query"}, {"by": "encode_query"}),
-    ("/v1/embeddings", PROMPTS, {"task": "retrieval.query"}, {"by": "encode_query"}),
-    ("/v1/embeddings", PROMPTS, {"task": "document"}, {"by": "encode_document"}),
-    ("/v1/embeddings", PROMPTS, {"input_type": "search_document"}, {"by": "encode_document"}),
-    ("/v1/embeddings", PROMPTS, {"task": "retrieval.passage"}, {"by": "encode_document"}),
-    ("/v1/embeddings", PROMPTS, {"input_type": "passage"}, {"prompt_name": "passage"}),  # which is its default too
-    ("/v1/embeddings", NORMED, {"task": "passage"}, {}),  # its document, which has no words before it
+    (V, NORMED, {"input": "dog", "encoding_format": "base64"}, {}),
+    (V, NORMED, {"dimensions": 3}, {"truncate_dim": 3, **UNIT}),  # normalized, since the model does
+    (V, NORMED, {"truncate_prompt_tokens": 4}, {"max_seq_length": 4}),  # with the special ones
+    (V, NORMED, {"truncate_prompt_tokens": 4, "input": MANY[6]}, {"max_seq_length": 4}),
+    (V, NORMED, {"truncate_prompt_tokens": 99}, {}), (V, LENGTHS, {"dimensions": 2}, {"truncate_dim": 2}),
+    (V, LENGTHS, {"dimensions": 2, "normalized": True}, {"truncate_dim": 2, **UNIT}),
+    (V, LENGTHS, {"normalized": True, "late_chunking": False}, UNIT),
+    (V, LENGTHS, {"task": "query"}, {"by": QUERY}),  # cut at 4 tokens
+    *((V, PROMPTS, {field: name}, {"by": by}) for field, name, by in (
+        ("task", "query", QUERY), ("prompt_name", "query", QUERY), ("input_type", "search_query", QUERY),
+        ("task", "retrieval.query", QUERY), ("task", "document", DOCUMENT), ("input_type", "search_document", DOCUMENT),
+        ("task", "retrieval.passage", DOCUMENT))),
+    (V, PROMPTS, {"input_type": "passage"}, {"prompt_name": "passage"}),  # which is its default too
+    (V, NORMED, {"task": "passage"}, {}),  # its document, which has no words before it
     ("/embed", PROMPTS, {"prompt_name": "passage"}, {"prompt_name": "passage", **UNIT}),
-    ("/embed", LENGTHS, {}, UNIT),
-    ("/embed", LENGTHS, {"normalize": False, "truncate": True}, {}),
+    ("/embed", LENGTHS, {}, UNIT), ("/embed", LENGTHS, {"normalize": False, "truncate": True}, {}),
     ("/embed", LENGTHS, {"inputs": TEXTS[0], "truncation_direction": "Right"}, UNIT),
-    ("/embed", LENGTHS, {"dimensions": 2}, {"truncate_dim": 2, **UNIT}),
-    ("/", LENGTHS, {}, UNIT),  # the first model's own route
-    *(
-        ("/v1/embeddings", LENGTHS, {name: form, "embedding_type": form}, {"precision": form})
-        for name in ("encoding_format", "embedding_type", "encoding_type") for form in ("binary", "ubinary")
-    ),
+    ("/embed", LENGTHS, {"dimensions": 2}, {"truncate_dim": 2, **UNIT}), ("/", LENGTHS, {}, UNIT),  # its own route
+    *((V, LENGTHS, {name: form, "embedding_type": form}, {"precision": form})
+      for name in ("encoding_format", "embedding_type", "encoding_type") for form in ("binary", "ubinary")),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("path", "name", "fields", "told"), ROWS, ids=lambda each: f"{each!r:.40}")
-def test_vectors_are_those_of_encode(
-    path: str, name: str, fields: dict[str, Any], told: dict[str, Any], address: Address
-) -> None:
+def test_vectors_are_those_of_encode(path: str, name: str, fields: Fields, told: Fields, address: Address) -> None:
     """And others than those of `encode` without what it is told: a server that forgets it would show."""
     field = "inputs" if path in ("/", "/embed") else "input"
     body = {field: TEXTS, "model": name} | fields
@@ -167,9 +156,9 @@ def test_fields_that_clients_add_and_that_change_nothing(address: Address) -> No
 
 # -- scores and labels -------------------------------------------------------------------------------------------
 
-QUERY, DOCUMENTS = "the dog we lived above", [LONG, "we lived above the clouds", "above"]
+ASKED, DOCUMENTS = "the dog we lived above", [LONG, "we lived above the clouds", "above"]
 THREE = ["the clouds the", "we lived above", "above"]  # the first three tokens of each
-SCORED: list[tuple[dict[str, Any], list[str], int]] = [  # the fields, the texts that are scored, how many are cut
+SCORED: list[tuple[Fields, list[str], int]] = [  # the fields, the texts that are scored, how many are cut
     ({"documents": DOCUMENTS, "return_documents": True, "max_tokens_per_doc": 4096}, DOCUMENTS, 2),
     ({"documents": DOCUMENTS, "max_tokens_per_doc": 3, "priority": 9}, THREE, 0),
     ({"documents": DOCUMENTS, "return_documents": True, "max_chunks_per_doc": 10, "model": RERANKER}, DOCUMENTS, 2),
@@ -180,14 +169,12 @@ SCORED: list[tuple[dict[str, Any], list[str], int]] = [  # the fields, the texts
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
 @pytest.mark.parametrize(("fields", "texts", "cut"), SCORED, ids=lambda each: f"{each!r:.40}")
-def test_scores_are_those_of_predict(
-    path: str, fields: dict[str, Any], texts: list[str], cut: int, address: Address
-) -> None:
+def test_scores_are_those_of_predict(path: str, fields: Fields, texts: list[str], cut: int, address: Address) -> None:
     """In Cohere's form or in that of text-embeddings-inference, the best first."""
     encoder, plain = encoder_of(RERANKER), "texts" in fields
     raw = {"activation_fn": lambda logits: logits} if "raw_scores" in fields else {}
-    want = encoder.predict([(QUERY, text) for text in texts], **raw)
-    answer = address.ask(path, {"query": QUERY} | fields).json
+    want = encoder.predict([(ASKED, text) for text in texts], **raw)
+    answer = address.ask(path, {"query": ASKED} | fields).json
     results = answer if plain else answer["results"]
     assert [each["index"] for each in results] == np.argsort(-want, kind="stable").tolist()
     assert near([each["score" if plain else "relevance_score"] for each in results], np.sort(want)[::-1])
@@ -199,12 +186,8 @@ def test_scores_are_those_of_predict(
     if not plain:
         assert (answer["model"], answer["truncated"], len(answer["truncated_texts"])) == (RERANKER, cut, cut)
         if LONG not in texts:  # else the folder's own longest length cuts too
-            tokens = encoder.tokenize([QUERY] * 3, texts)["attention_mask"].sum()
+            tokens = encoder.tokenize([ASKED] * 3, texts)["attention_mask"].sum()
             assert answer["usage"]["total_tokens"] == tokens, "the tokens of what was cut"
-
-
-def test_a_query_may_be_as_long_as_the_page_says(address: Address) -> None:
-    assert address.ask("/rerank", {"query": "a" * 10_000, "documents": ["b"]}).status == 200
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -234,6 +217,10 @@ def test_late_interaction_answers_rerank(beside: bool) -> None:
             long = {"query": "a", "texts": ["the clouds", "the clouds " * 99]}
             assert address.ask("/rerank", long).status == 200
             assert "texts[1] has more tokens" in address.ask("/rerank", long | {"truncate": False}).error
+            both = address.ask("/rerank", {"query": LONG, "documents": ["dog", LONG]}).json["truncated_texts"]
+            asked, document = (late.tokens_cut(LONG, task, task=task) for task in ("query", "document"))
+            lost = [(each["index"], each["tokens_left_out"]) for each in both]
+            assert lost == [(0, asked), (1, asked + document)], "a query's in each pair"
 
 
 @pytest.mark.parametrize("first", [LATE, NORMED])
@@ -274,25 +261,19 @@ def test_predict_gives_labels_and_their_probabilities(address: Address) -> None:
 def lost(name: str, *texts: list[str]) -> dict[int, int]:
     """The tokens of each text, or pair, beyond the model's longest."""
     encoder = encoder_of(name)
-    assert encoder.max_seq_length is not None
     tokens = [len(each.input_ids) - encoder.max_seq_length for each in encoder.sentence_tokenizer.encode(*texts)]
     return {i: count for i, count in enumerate(tokens) if count > 0}
 
 
-@pytest.mark.parametrize(
-    ("path", "name", "fields", "texts"),
-    [
-        ("/v1/embeddings", NORMED, {}, "input"), ("/rerank", RERANKER, {"query": QUERY}, "documents"),
-        ("/embed", NORMED, {}, "inputs"), ("/rerank", RERANKER, {"query": QUERY}, "texts"),
-        ("/embed_sparse", SPARSE, {}, "inputs"), ("/predict", TOPICS, {}, "inputs"),
-    ],
-)  # fmt: skip
-def test_each_truncated_text_is_told(
-    path: str, name: str, fields: dict[str, Any], texts: str, address: Address
-) -> None:
+@pytest.mark.parametrize(("path", "name", "fields", "texts"), [
+    (V, NORMED, {}, "input"), ("/rerank", RERANKER, {"query": ASKED}, "documents"),
+    ("/embed", NORMED, {}, "inputs"), ("/rerank", RERANKER, {"query": ASKED}, "texts"),
+    ("/embed_sparse", SPARSE, {}, "inputs"), ("/predict", TOPICS, {}, "inputs"),
+])  # fmt: skip
+def test_each_truncated_text_is_told(path: str, name: str, fields: Fields, texts: str, address: Address) -> None:
     """In fields of the answer; beside a bare list, which has none, in headers."""
     sent = ["dog", LONG, "we", LONG + "dog"]
-    want = lost(name, *([[QUERY] * 4, sent] if fields else [sent]))
+    want = lost(name, *([[ASKED] * 4, sent] if fields else [sent]))
     assert want.keys() == {1, 3} and want[1] < want[3]
     inputs: Any = [[text] for text in sent] if path == "/predict" else sent
     answer = address.ask(path, {texts: inputs, "model": name, **fields})
@@ -313,14 +294,6 @@ def test_headers_for_many_truncated_texts_stay_short(address: Address) -> None:
     headers = address.ask("/embed", {"inputs": [LONG] * 1500, "model": NORMED}).headers
     assert headers["x-truncated"] == "1500" and 3900 < len(headers["x-truncated-tokens"]) <= 4000
     assert {told.partition("=")[2] for told in headers["x-truncated-tokens"].split(",")} == {str(each)}
-
-
-def test_a_query_of_late_interaction_that_is_truncated_counts_for_each_pair() -> None:
-    server = Server([opened(REFERENCE / LATE)])
-    sent = {"query": LONG, "documents": ["dog", LONG]}
-    found = straight(server, "/rerank", json.dumps(sent).encode()).json["truncated_texts"]
-    query, document = (encoder_of(LATE).tokens_cut(LONG, task, task=task) for task in ("query", "document"))
-    assert [(each["index"], each["tokens_left_out"]) for each in found] == [(0, query), (1, query + document)]
 
 
 def test_the_names_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,14 +324,12 @@ def test_what_the_server_tells_of_itself(address: Address) -> None:
     assert found["version"] == minibert.__version__
     assert [each["identity"] for each in found["models"]] == [each["identity"] for each in answer["data"]]
     assert found["limits"] == DEFAULTS._asdict()
+    assert address.ask("/rerank", {"query": "a" * DEFAULTS.query, "documents": ["b"]}).status == 200, "no longer one"
     assert (DEFAULTS.waiting, DEFAULTS.texts, DEFAULTS.grace) == (256, 2048, 60)
     assert (DEFAULTS.body, DEFAULTS.characters, DEFAULTS.query) == (16777216, 200_000, 10_000)
 
 
-@pytest.fixture
-def counted() -> None:
-    if absent("prometheus_client"):
-        missing("prometheus-client not installed; it is in the extra `metrics`")
+counted = pytest.fixture(lambda: need("prometheus_client", "metrics"))
 
 
 def numbers(answer: Answer) -> dict[str, float]:
@@ -371,21 +342,20 @@ def numbers(answer: Answer) -> dict[str, float]:
 def test_metrics_count_what_was_done() -> None:
     server = Server([opened(REFERENCE / LENGTHS, 'org/a"b'), opened(REFERENCE / RERANKER)])
     server.record.open()
-    answer = straight(server, "/v1/embeddings", b'{"input": ["%s", "dog"]}' % LONG.encode())
+    answer = straight(server, V, b'{"input": ["%s", "dog"]}' % LONG.encode())
     tokens = answer.json["usage"]["total_tokens"]
-    assert straight(server, "/v1/embeddings", b'{"input": []}').status == 400
+    assert straight(server, V, b'{"input": []}').status == 400
     assert straight(server, "/rerank", b'{"query": "a", "texts": ["b", "c", "d"]}').status == 200
     for path in ("/other", "/another"):
         assert straight(server, path, b"").status == 404
     found = numbers(straight(server, "/metrics", b"", method="GET"))
-    assert found['minibert_requests_total{path="/v1/embeddings",status="200"}'] == 1
-    assert found['minibert_requests_total{path="/v1/embeddings",status="400"}'] == 1
-    assert found['minibert_requests_total{path="other",status="404"}'] == 2, "no path of a client's own"
-    assert found['minibert_texts_total{model="a\\"b"}'] == 2
-    assert found['minibert_tokens_total{model="a\\"b"}'] == tokens
-    assert found['minibert_truncated_total{model="a\\"b"}'] == 1
-    assert found[f'minibert_texts_total{{model="{RERANKER}"}}'] == 3
-    assert found['minibert_request_seconds_count{path="/v1/embeddings"}'] == 2
+    want = {
+        f'requests_total{{path="{V}",status="200"}}': 1, f'requests_total{{path="{V}",status="400"}}': 1,
+        'requests_total{path="other",status="404"}': 2,  # no path of a client's own
+        'texts_total{model="a\\"b"}': 2, 'tokens_total{model="a\\"b"}': tokens, 'truncated_total{model="a\\"b"}': 1,
+        f'texts_total{{model="{RERANKER}"}}': 3, f'request_seconds_count{{path="{V}"}}': 2,
+    }  # fmt: skip
+    assert {name: found[f"minibert_{name}"] for name in want} == want
     assert found['minibert_request_seconds_sum{path="/rerank"}'] > 0
 
 
@@ -423,10 +393,8 @@ def test_processes_of_one_folder_give_their_sums(tmp_path: Path, monkeypatch: py
     folder.mkdir()
     (folder / "counter_1.db").write_bytes(b"of another run")
 
-    def start() -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", ONE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+    def start(pipe: int = subprocess.PIPE) -> subprocess.Popen[str]:
+        process = subprocess.Popen([sys.executable, "-c", ONE], stdin=pipe, stdout=pipe, text=True)
         assert process.stdout.readline() == "counted\n"
         return process
 

@@ -16,6 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 from command_line import Patch, Printed
+from limits import until
 from reference_files import REFERENCE
 from served import SECONDS, Address, needs_server, opened, served, straight
 
@@ -28,34 +29,19 @@ installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 WHOLE = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-class Watched(Server):
-    """A server that tells how many requests are inside whenever that changes."""
+def watched(**options: Any) -> Server:
+    return Server([opened(REFERENCE / "sentences-last-token")], **options)
 
-    def __init__(self, **options: Any) -> None:
-        self.changed = threading.Condition()
-        super().__init__([opened(REFERENCE / "sentences-last-token")], **options)
 
-    @property  # type: ignore[override]
-    def inside(self) -> int:
-        return self.number
-
-    @inside.setter
-    def inside(self, number: int) -> None:
-        with self.changed:
-            self.number = number
-            self.changed.notify_all()
-
-    def until_inside(self, count: int) -> None:
-        with self.changed:
-            assert self.changed.wait_for(lambda: self.inside == count, SECONDS), f"{self.inside}, expected {count}"
+def until_inside(server: Server, count: int) -> None:
+    until(lambda: server.inside == count)
 
 
 class Held:
     """A server whose worker waits before each step until it is let go, and notes the steps and the jobs it is given."""
 
     def __init__(self, monkeypatch: Patch, **options: Any) -> None:
-        self.began, self.go, self.steps = threading.Event(), threading.Event(), list[int]()
-        self.given = threading.Semaphore(0)
+        self.began, self.go, self.steps, self.given = threading.Event(), threading.Event(), list[int](), list[int]()
         compute, take = worker.compute_shares, worker.Worker.take
 
         def held(shares: Any) -> None:
@@ -64,13 +50,9 @@ class Held:
             self.steps.append(len(shares))
             compute(shares)
 
-        def taken(own: worker.Worker, job: worker.Job) -> None:
-            take(own, job)
-            self.given.release()
-
         monkeypatch.setattr(worker, "compute_shares", held)
-        monkeypatch.setattr(worker.Worker, "take", taken)
-        self.server = Watched(**options)
+        monkeypatch.setattr(worker.Worker, "take", lambda own, job: (take(own, job), self.given.append(1)))
+        self.server = watched(**options)
 
 
 class Timers:
@@ -89,9 +71,8 @@ class Timers:
                 with self.lock:
                     return self.running.pop(timer, None)
 
-            def end() -> None:  # on the loop's thread: one that was cancelled meanwhile does nothing
-                if cancel():
-                    call(*given)
+            def end() -> object:  # on the loop's thread: one that was cancelled meanwhile does nothing
+                return cancel() and call(*given)
 
             timer = Mock(cancel=cancel)
             with self.lock:
@@ -129,11 +110,10 @@ def read_all(client: socket.socket) -> bytes:
 def test_work_waiting_is_bounded_and_the_rest_told_to_come_again(monkeypatch: Patch) -> None:
     held = Held(monkeypatch, limits=Limits(waiting=3))
     with served(held.server) as address, ThreadPoolExecutor(3) as pool:
-        for _ in range(2):  # the places are given back
+        for count in (3, 6):  # the places are given back
             held.go.clear()
             waiting = [pool.submit(address.embed, "dog") for _ in range(3)]
-            for _ in waiting:  # a request is inside before its body has come
-                assert held.given.acquire(timeout=SECONDS)
+            until(lambda count=count: len(held.given) == count)  # a request is inside before its body has come
             answer = address.embed("dog")
             assert (answer.status, answer.headers["retry-after"]) == (503, "1")
             assert answer.json["error"]["type"] == "server_error"
@@ -141,9 +121,10 @@ def test_work_waiting_is_bounded_and_the_rest_told_to_come_again(monkeypatch: Pa
             assert address.ask("/health").status == 200
             held.go.set()
             assert [each.result().status for each in waiting] == [200] * 3
-            held.server.until_inside(0)
-    assert sum(held.steps) == 6
-    assert len(held.steps) <= 4, "what gathered behind the first step of a round was computed together"
+            until_inside(held.server, 0)
+    assert sum(held.steps) == 6 and len(held.steps) <= 4, (
+        "what gathered behind the first step of a round was computed together"
+    )
 
 
 def test_a_client_that_leaves_gives_its_place_back(monkeypatch: Patch) -> None:
@@ -152,28 +133,26 @@ def test_a_client_that_leaves_gives_its_place_back(monkeypatch: Patch) -> None:
     with served(held.server) as address:
         body = json.dumps({"input": ["x" * DEFAULTS.step] * 3}).encode()
         head = f"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        clients = [connected(address) for _ in range(2)]
-        clients[0].sendall(head + body)
-        assert held.began.wait(SECONDS)
-        clients[1].sendall(head + body[:5])
-        held.server.until_inside(2)
-        for client in clients:
-            client.close()
-        held.server.until_inside(0)
+        with connected(address) as whole, connected(address) as half:
+            whole.sendall(head + body)
+            assert held.began.wait(SECONDS)
+            half.sendall(head + body[:5])
+            until_inside(held.server, 2)
+        until_inside(held.server, 0)
         held.go.set()
         assert address.embed("dog").status == 200
     assert held.steps == [1, 1], "the one that was under way, and the dog's"
 
 
 def test_half_a_request_is_answered_after_a_while() -> None:
-    answer = straight(Watched(limits=Limits(patience=0.01)), "/v1/embeddings", b"{", more_body=True)
+    answer = straight(watched(limits=Limits(patience=0.01)), "/v1/embeddings", b"{", more_body=True)
     assert (answer.status, answer.error) == (408, "the request did not come within 0.01 s")
 
 
 def test_a_connection_without_a_whole_head_is_closed(monkeypatch: Patch) -> None:
     """Each connection costs a file of the process; the first request has a bound, and so have later ones."""
     timers = Timers(monkeypatch)
-    with served(Watched()) as address:
+    with served(watched()) as address:
         for sent in (b"", WHOLE[:30], WHOLE + WHOLE[:30]):
             with connected(address) as client:
                 client.sendall(sent)
@@ -185,16 +164,15 @@ def test_a_connection_without_a_whole_head_is_closed(monkeypatch: Patch) -> None
 
 def test_connections_wait_while_nothing_is_accepted(monkeypatch: Patch) -> None:
     """200 callers at once: a queue of 32, which is what is accepted at a time, would let the next ones in no more."""
-    held, go = Watched(), threading.Event()
+    held, go = watched(), threading.Event()
 
     async def busy(request: Any) -> Any:
-        assert go.wait(SECONDS)
-        return app.as_json({})
+        return go.wait(SECONDS) and app.as_json({})
 
     monkeypatch.setattr(held, "health", busy)
     with served(held) as address, ExitStack() as stack:
         clients = []
-        for _ in range(200):
+        for _ in range(200):  # the first one keeps the server busy
             clients.append(stack.enter_context(connected(address)))
             clients[-1].sendall(WHOLE)
         go.set()
@@ -211,7 +189,7 @@ def test_silent_connections_lock_no_client_out(spare: int, files: int, monkeypat
     held = Held(monkeypatch, limits=Limits(waiting=1, spare=spare))
     with served(held.server) as address, ThreadPoolExecutor(1) as pool, ExitStack() as stack:
         at_work = pool.submit(address.embed, "dog")
-        held.server.until_inside(1)
+        until_inside(held.server, 1)
         idle = []
         for _ in range(4):
             address.ask("/health")  # a closed connection is not counted
@@ -230,7 +208,7 @@ def test_silent_connections_lock_no_client_out(spare: int, files: int, monkeypat
 
 
 def test_a_body_behind_its_answer_is_read_for_a_while_only() -> None:
-    with served(Watched(limits=Limits(rest=100_000))) as address:
+    with served(watched(limits=Limits(rest=100_000))) as address:
         for head in ("POST /v1/embeddings HTTP/1.1\r\nHost: evil.com", "GET /health HTTP/1.1\r\nHost: x"):
             with connected(address) as client:
                 client.sendall(f"{head}\r\nContent-Length: 99999999\r\n\r\n".encode())
@@ -246,7 +224,7 @@ def test_a_body_behind_its_answer_is_read_for_a_while_only() -> None:
 
 def test_an_answer_that_is_not_read_keeps_one_place_for_a_while(monkeypatch: Patch) -> None:
     """Its answer waits in pieces; all of it in the system's hands would be memory without bound."""
-    timers, full = Timers(monkeypatch), Watched(limits=Limits(waiting=1))
+    timers, full = Timers(monkeypatch), watched(limits=Limits(waiting=1))
 
     async def large(request: Any) -> Any:
         return app.as_json("x" * 30_000_000)
@@ -264,8 +242,8 @@ def test_an_answer_that_is_not_read_keeps_one_place_for_a_while(monkeypatch: Pat
                 assert address.embed("dog").status == 503
                 if not leaves:
                     with timers.over():
-                        full.until_inside(0)
-            full.until_inside(0)
+                        until_inside(full, 0)
+            until_inside(full, 0)
             assert address.embed("dog").status == 200
         with connected(address) as slow:  # who reads each piece gets all of it, with a new time for each
             slow.sendall(asked)
@@ -280,7 +258,7 @@ def test_at_the_end_what_was_taken_is_answered(monkeypatch: Patch) -> None:
     with ThreadPoolExecutor(2) as pool:
         with served(held.server) as address:
             waiting = pool.submit(address.embed, "dog")
-            held.server.until_inside(1)
+            until_inside(held.server, 1)
             silent = connected(address)
             silent.sendall(WHOLE)
             assert silent.recv(12) == b"HTTP/1.1 200"  # the server knows of it
@@ -298,12 +276,12 @@ def test_what_is_not_done_in_time_is_told_so(monkeypatch: Patch, capsys: Printed
         with served(held.server) as address:
             waiting = pool.submit(address.embed, "dog")
             waiting.add_done_callback(lambda _: held.go.set())
-            held.server.until_inside(1)
+            until_inside(held.server, 1)
         answer = waiting.result()
     assert (answer.status, answer.headers["retry-after"], held.server.unanswered) == (503, "1", 1)
     assert answer.error == "the server is shutting down; try again"
     assert capsys.readouterr().err == "ERROR:    Cancel 1 running task(s), timeout graceful shutdown exceeded\n"
-    slow = Watched()
+    slow = watched()
     cut = straight(slow, "/v1/embeddings", b'{"input": "dog"}', events_read=1)
     assert (cut.status, cut.body) == (200, b""), "it does not read its answer when the time is over"
     assert slow.unanswered == 1, "which the exit code says"

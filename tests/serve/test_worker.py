@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -50,13 +51,11 @@ class Waiting(Job):
         return list(self.result(SECONDS)[:, 0])
 
 
-@pytest.fixture
-def steps() -> Steps:
-    return Steps()
+steps = pytest.fixture(lambda: Steps())
 
 
 @pytest.fixture
-def worker(steps: Steps) -> Any:
+def worker(steps: Steps) -> Iterator[Worker]:
     made = Worker()
     yield made
     steps.go.set()
@@ -76,22 +75,13 @@ def busy(worker: Worker, steps: Steps) -> Waiting:
     return first
 
 
-def test_what_waits_together_is_computed_together(worker: Worker, steps: Steps) -> None:
-    first = busy(worker, steps)
-    jobs = taken(worker, Waiting(steps, "a"), Waiting(steps, "bb", "ccc"), Waiting(steps, "dddd"))
-    steps.go.set()
-    assert [job.lengths() for job in (first, *jobs)] == [[5], [1], [2, 3], [4]]
-    assert steps.calls == [["first"], ["a", "bb", "ccc", "dddd"]]
-
-
-def test_other_work_is_another_step(worker: Worker, steps: Steps) -> None:
-    busy(worker, steps)
-    other = Steps()
+def test_what_waits_together_is_computed_together_and_other_work_in_another_step(worker: Worker, steps: Steps) -> None:
+    first, other = busy(worker, steps), Steps()
     other.go.set()
-    jobs = taken(worker, Waiting(steps, "a"), Waiting(other, "bb"), Waiting(steps, "ccc"))
+    jobs = taken(worker, Waiting(steps, "a"), Waiting(other, "bb"), Waiting(steps, "ccc", "dddd"), Waiting(steps, "e"))
     steps.go.set()
-    assert [job.lengths() for job in jobs] == [[1], [2], [3]]
-    assert (steps.calls, other.calls) == ([["first"], ["a", "ccc"]], [["bb"]])
+    assert [job.lengths() for job in (first, *jobs)] == [[5], [1], [2], [3, 4], [1]]
+    assert (steps.calls, other.calls) == ([["first"], ["a", "ccc", "dddd", "e"]], [["bb"]])
 
 
 def test_a_large_request_lets_others_in_between(worker: Worker, steps: Steps) -> None:
@@ -103,12 +93,6 @@ def test_a_large_request_lets_others_in_between(worker: Worker, steps: Steps) ->
     sizes = [sum(EACH + len(text) for text in call) for call in steps.calls[1:]]
     assert max(sizes) <= STEP + STEP // 10 and len(sizes) >= 4
     assert "small" in steps.calls[2], "it waits for one step of the large request, not for four"
-
-
-def test_a_text_larger_than_a_step_is_computed_alone(worker: Worker, steps: Steps) -> None:
-    steps.go.set()
-    (job,) = taken(worker, Waiting(steps, "x" * (3 * STEP), "y", "z" * STEP))
-    assert job.lengths() == [3 * STEP, 1, STEP]
 
 
 @pytest.mark.parametrize("bad", ["bad", "worse"])
@@ -143,12 +127,12 @@ def test_a_job_whose_client_has_left_is_dropped(worker: Worker, steps: Steps) ->
 
 
 def test_tokens_and_truncated_texts_are_counted_over_all_steps(worker: Worker, steps: Steps) -> None:
+    """A text larger than a step is computed alone."""
     steps.go.set()
-    (job,) = taken(worker, Waiting(steps, "long", "x" * STEP, "long"))
-    job.lengths()
-    assert (job.tokens, job.truncated) == (3, {0: 1, 2: 1})
-    assert job.headers() == {"X-Truncated": "2", "X-Truncated-Tokens": "0=1,2=1"}
-    assert len(steps.calls) == 2
+    (job,) = taken(worker, Waiting(steps, "x" * (3 * STEP), "long", "y" * STEP, "long"))
+    assert job.lengths() == [3 * STEP, 4, STEP, 4] and [len(call) for call in steps.calls] == [1, 2, 1]
+    assert (job.tokens, job.truncated) == (4, {1: 1, 3: 1})
+    assert job.headers() == {"X-Truncated": "2", "X-Truncated-Tokens": "1=1,3=1"}
 
 
 def test_at_the_end_what_waits_is_done(steps: Steps) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 
@@ -20,23 +18,7 @@ VOCAB, DIM, LONGEST = len(WORDS), 8, 16
 # the command line as it is where torch is not installed, also where it is: for a process of its own
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from minibert.cli import main; sys.exit(main())"
 
-# commands that write a file: all but its name, and the ending that it needs
-WRITERS = {
-    "embed": (["embed", "we", "-o"], ".npy"),
-    "explain": (["explain", "we", "--html"], ".html"),
-    "verify": (["verify", "--save"], ".safetensors"),
-    "plot": (["plot", "rows", "--text", "we", "-o"], ".svg"),
-}
-
 Printed, Patch = pytest.CaptureFixture[str], pytest.MonkeyPatch
-
-
-def started(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a separate process."""
-    return subprocess.run(
-        [sys.executable, "-m", "minibert", *arguments],
-        input=stdin, capture_output=True, text=True, encoding="utf-8", env={**os.environ, **environment},
-    )  # fmt: skip
 
 
 def ran(printed: Printed, *arguments: object) -> tuple[str, str]:

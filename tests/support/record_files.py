@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,10 @@ def good(*paths: Path, **options: Any) -> list[tuple[Any, str]]:
 def made(path: Path, content: bytes | str) -> Path:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
+
+
+def jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
+    return made(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def write_jsonl(path: Path, rows: Rows, plain: bool = False) -> None:
