@@ -15,8 +15,7 @@ CONFIG, MODULES, SETTINGS = "config.json", "modules.json", "sentence_bert_config
 SENTENCES, TOKENIZER, ROUTES = "config_sentence_transformers.json", "tokenizer_config.json", "router_config.json"
 POOLING, DENSE, NORMALIZE = "1_Pooling/config.json", "2_Dense/config.json", "3_Normalize/config.json"
 RERANKER, SPARSE, ROUTER, DENSE_MODEL = "uses-reranker", "uses-sparse", "uses-sparse-router", "sentences-dense"
-CAUSAL, LAYERS = "is_causal", "layer_types"
-FULL, SLIDING = "full_attention", "sliding_attention"
+CAUSAL, LAYERS, FULL, SLIDING = "is_causal", "layer_types", "full_attention", "sliding_attention"
 
 
 def each(key: str, *values: Any) -> list[dict[str, Any]]:
@@ -68,7 +67,7 @@ def with_another(kind: str) -> Any:
 
 ONE = {"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
 ST, NAMES, EXPECTED = "sentence_transformers.x.", "module_input_name", "expected a Transformer, a Pooling, or a Sta"
-WORKS_ON = {"module_input_name": ("", None), "module_output_name": ("", False, 0)}
+WORKS_ON, NO_FLAG = [*each(NAMES, "", None), *each("module_output_name", "", False, 0)], ("false", 2, 1.0)
 EMPTY: list[Any] = ["", False, 0, []]
 EXPANSION = {"strategy": "fixed", "length": 12}
 QUERY, MODEL, SPLADE = "query_0_SparseStaticEmbedding", "document_0_Transformer", "document_1_SpladePooling"
@@ -106,23 +105,19 @@ FOLDERS: dict[str, dict[str, list[Any]]] = {
             *(({"pooling_mode": odd}, rf"pooling {shown} is not known; .* cls")
               for odd, shown in (("median", r"\['median'\]"), ([], r"\[\]"))), {"pooling_mode_attention": False},
             {"include_promt": False}, ({"embedding_dimension": 9}, "9 .*8"),
-            *each("include_prompt", "false", 2, 1.0), *each("pooling_mode_cls_token", "false", 2, 1.0),
+            *each("include_prompt", *NO_FLAG), *each("pooling_mode_cls_token", *NO_FLAG),
         ],
         DENSE: [
             ({"in_features": 9}, "Dense .*9 .*6.* 8"), ({"out_features": 7}, r"'linear.weight' .*\(6, 8\).*\(7"),
             {"activation_function": "os.system"}, ({"bias": False}, "linear.bias"), {"use_residuals": True},
-            {NAMES: "token_embeddings"}, *each("bias", "false", 2, 1.0), *each("use_residual", "false", 2, 1.0),
-            *({name: odd} for name, values in WORKS_ON.items() for odd in values),
+            {NAMES: "token_embeddings"}, *each("bias", *NO_FLAG), *each("use_residual", *NO_FLAG), *WORKS_ON,
         ],
-        NORMALIZE: [
-            {"module_output_name": "other"}, {"p": 1},
-            *({name: odd} for name, values in WORKS_ON.items() for odd in values),
-        ],
+        NORMALIZE: [{"module_output_name": "other"}, {"p": 1}, *WORKS_ON],
         SETTINGS: [
             {"model_args": 5}, *each("max_seq_length", float("inf"), 8.5, "a"), {"transformer_task": "fill-mask"},
             ({"query_expansion": {"length": 32}}, "'query_expansion' .*{'length': 3"), {"something": 1},
             ({"model_args": {"dtype": "torch.half"}}, "'model_args' .*'dtype'"),
-            *each("do_lower_case", "false", 2, 1.0),
+            *each("do_lower_case", *NO_FLAG),
             ({"tokenizer_args": {"model_max_length": 0}}, f"model_max_length .*{SETTINGS}"),
             ({"tokenizer_args": {"model_max_length": None}}, "model_max_length .*None"),
         ],
@@ -215,9 +210,10 @@ def test_what_is_not_computed_here_is_refused_by_name(tmp_path: Path, name: str,
         assert isinstance(value, list | dict) or repr(value) in message or "not known here" in message, message
 
 
-@pytest.mark.parametrize(
-    "path", ["/etc", "..", "1_Pooling/../../other", "C:x", "\\\\server\\share", "a\\..\\b", "a\0b", 3]
-)
+LEAVES = ["/etc", "..", "1_Pooling/../../other", "C:x", "\\\\server\\share", "a\\..\\b", "a\0b", 3]
+
+
+@pytest.mark.parametrize("path", LEAVES)
 def test_a_path_that_leaves_the_folder_is_refused(tmp_path: Path, path: Any) -> None:
     for place in range(4):
         with pytest.raises(minibert.CheckpointError):
