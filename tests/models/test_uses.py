@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import change_json
 from command_line import error_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,9 +60,8 @@ def test_pairs_of_every_kind_give_the_same_scores() -> None:
     for one in (PAIRS[0], list(PAIRS[0]), np.array(PAIRS[0])):
         score = encoder.predict(one)
         assert np.shape(score) == () and abs(score - want[0]) <= NEIGHBOURS
-    assert encoder.predict([PAIRS[0]]).shape == (1,)
-    assert encoder.predict([]).shape == (0,) and opened("uses-inference").predict([]).shape == (0, 3)
-    assert opened("uses-inference").predict(PAIRS[0]).shape == (3,)
+    for made, shapes in ((encoder, [(1,), (0,), ()]), (opened("uses-inference"), [(1, 3), (0, 3), (3,)])):
+        assert [np.shape(made.predict(pairs)) for pairs in ([PAIRS[0]], [], PAIRS[0])] == shapes
 
 
 def test_pairs_that_are_refused_are_counted_with_their_equals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,19 +100,17 @@ def test_scores_do_not_depend_on_neighbours_or_chunks() -> None:
 def test_rank_orders_what_predict_scores(documents: list[str], top_k: int | None, texts: bool) -> None:
     encoder = opened("uses-reranker-logits")
     found = encoder.rank("the clouds", documents, top_k, texts)
-    assert len(found) == len(documents if top_k is None else documents[:top_k])
-    scores = [each["score"] for each in found]
     want = encoder.predict([("the clouds", text) for text in documents])
     for each in found:
         assert each["score"] == pytest.approx(want[each["corpus_id"]], abs=NEIGHBOURS)
         assert list(each) == (["corpus_id", "score", "text"] if texts else ["corpus_id", "score"])
         assert each.get("text", documents[each["corpus_id"]]) == documents[each["corpus_id"]]
     order = [(-each["score"], each["corpus_id"]) for each in found]
-    assert order == sorted(order), "of equal scores the first document"
-    scored = {(documents[each["corpus_id"]], each["score"]) for each in found}
+    assert order == sorted(order) and len(order) == len(documents[:top_k]), "of equal scores the first document"
+    scored = {(documents[i], score) for score, i in order}
     assert len(scored) == len({document for document, _ in scored}), "equal pairs have equal scores"
-    if found and len(found) < len(documents):
-        assert min(scores) >= sorted(want.tolist(), reverse=True)[len(found) - 1] - NEIGHBOURS
+    for (score, _), best in zip(order, sorted(want.tolist(), reverse=True), strict=False):
+        assert -score >= best - NEIGHBOURS
 
 
 def sigmoid(x: Array) -> Array:
@@ -151,15 +147,12 @@ def test_the_activation_is_the_first_that_is_said_and_one_of_three(tmp_path: Pat
     own = {"sentence_transformers": {"activation_fn": identity}}
     assert raw(changed(tmp_path, RERANKER, settings, {"activation_fn": identity}))
     assert not raw(changed(tmp_path, RERANKER, settings, {"activation_fn": None}))
+    assert not raw(changed(tmp_path, RERANKER, "config.json", own))  # the folder's own settings go before it
     assert raw(changed(tmp_path, BARE, "config.json", own))
     assert raw(changed(tmp_path, BARE, "config.json", {older: identity}))
     assert raw(changed(tmp_path, BARE, "config.json", own | {older: softly}))
     null = {"sentence_transformers": {"activation_fn": None}, older: identity}
     assert not raw(changed(tmp_path, BARE, "config.json", null))  # as the reference: null is said first
-    # the folder's own settings go before config.json
-    folder = shutil.copytree(REFERENCE / "uses-reranker", tmp_path / "both")
-    change_json(folder / "config.json", **own)
-    assert not raw(minibert.load_encoder(folder))
     for path in ("os.system", "torch.nn.modules.activation.GELU", "my.Sigmoid", "Sigmoid", "", 3):
         encoder = changed(tmp_path, BARE, "config.json", {older: path})
         with pytest.raises(minibert.CheckpointError, match=f"{path!r}"):
@@ -193,12 +186,9 @@ def test_the_kind_of_problem_says_what_probabilities_are(tmp_path: Path) -> None
 
 @given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=6))
 def test_labels_stand_by_probability_then_by_number(probabilities: list[float]) -> None:
-    named = {i: f"label {i}" for i in range(len(probabilities))}
-    found = best_labels(np.array(probabilities, np.float32), named)
-    numbers = [int(each.label.split()[1]) for each in found]
-    assert sorted(numbers) == list(range(len(probabilities)))
-    assert numbers == sorted(numbers, key=lambda i: (-probabilities[i], i))
-    assert all(each.probability == probabilities[i] for each, i in zip(found, numbers, strict=True))
+    order = sorted(range(len(probabilities)), key=lambda i: (-probabilities[i], i))
+    found = best_labels(np.array(probabilities, np.float32), {i: f"label {i}" for i in order})
+    assert [(each.label, each.probability) for each in found] == [(f"label {i}", probabilities[i]) for i in order]
 
 
 def test_entities_of_one_text_and_of_many() -> None:
@@ -258,13 +248,9 @@ TEXT, FILE = "we lived above the clouds, we lived  ", "model.safetensors"
 
 
 def scores_by_loops(logits: Array, inside: Array, counted: Array, longest: int) -> dict[tuple[int, int], float]:
-    shares = np.exp(logits) / np.exp(logits[counted]).sum(axis=0)
-    return {
-        (first, last): float(shares[first, 0] * shares[last, 1])
-        for first in range(len(logits))
-        for last in range(first, min(first + longest, len(logits)))
-        if inside[first] and inside[last]
-    }
+    shares, places = np.exp(logits) / np.exp(logits[counted]).sum(axis=0), np.flatnonzero(inside).tolist()
+    spans = [(first, last) for first in places for last in places if 0 <= last - first < longest]
+    return {(first, last): float(shares[first, 0] * shares[last, 1]) for first, last in spans}
 
 
 @settings(max_examples=150, deadline=None)
