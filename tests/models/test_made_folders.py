@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import checkpoints
 import distilled
 import encoders
 import numpy as np
@@ -22,6 +23,7 @@ from hypothesis.extra.numpy import arrays
 from limits import CHILD_SECONDS
 from needed import missing
 from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
 
 import minibert
 from minibert.errors import CheckpointError, TokenizerError
@@ -175,14 +177,7 @@ DIMS = 8
 ROUNDING = 2**-11 + 1e-5
 
 
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> minibert.Encoder:
-    return minibert.load_encoder(distilled.write(tmp_path_factory.mktemp("bert") / "bert", "bert"))
-
-
 def tokens_of(folder: Path) -> list[str]:
-    from tokenizers import Tokenizer
-
     named = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
     return sorted(named, key=named.__getitem__)
 
@@ -209,8 +204,6 @@ def test_the_tokenizer_splits_as_the_encoder_s_and_puts_nothing_around(kind: str
     with minibert.load_encoder(distilled.write(tmp_path / kind, kind)) as encoder:
         old = encoder.embeddings.tokenizer
         made = minibert.distill(encoder, tmp_path / "made", DIMS)
-        from tokenizers import Tokenizer
-
         new = Tokenizer.from_file(str(made.folder / "tokenizer.json"))
         number = {old.id_of(token): i for token, i in new.get_vocab().items()}
         # of Qwen's kin every piece of a word gets a space before it, not the first word alone
@@ -219,8 +212,7 @@ def test_the_tokenizer_splits_as_the_encoder_s_and_puts_nothing_around(kind: str
             assert new.encode(text).ids == [number[i] for i in ids]
             assert len(new.encode(" ".join([text] * 300)).ids) == 512
         named = set(old.named.values()) - {old.named.get("unk"), old.named.get("pad")}
-        assert not named & new.get_vocab().keys()
-    assert sorted(new.get_vocab().values()) == list(range(made.tokens))
+    assert not named & new.get_vocab().keys() and sorted(new.get_vocab().values()) == list(range(made.tokens))
 
 
 def test_what_is_dropped_leaves_no_merge_and_what_is_kept_has_its_new_id(tmp_path: Path) -> None:
@@ -239,22 +231,35 @@ def test_what_is_dropped_leaves_no_merge_and_what_is_kept_has_its_new_id(tmp_pat
     assert last == ["[new]", min(score for _, score in pieces)] and last[1] < pieces[5][1] < 0
 
 
-def test_the_folder_is_loaded_as_a_static_model(bert: minibert.Encoder, tmp_path: Path) -> None:
-    folder = minibert.distill(bert, tmp_path / "made", DIMS).folder
-    rows, tokens = load_file(folder / "model.safetensors")["embeddings"].astype(np.float32), tokens_of(folder)
+def test_the_folder_is_loaded_as_a_static_model_and_misuse_is_refused_first(tmp_path: Path) -> None:
+    bert, made = minibert.load_encoder(distilled.write(tmp_path / "bert", "bert")), tmp_path / "made"
+    for error, message, arguments in (
+        (TypeError, "encoder must be an Encoder, as load_encoder returns it, found str", {"encoder": "bert"}),
+        (ValueError, "dims must be an integer >= 1, found 0", {"dims": 0}),
+        (FileNotFoundError, "make it first", {"folder": tmp_path / "no" / "made"}),
+        (FileExistsError, "exists; choose another name, or remove it", {"folder": tmp_path}),
+    ):
+        with pytest.raises(error, match=message):
+            minibert.distill(**{"encoder": bert, "folder": made, **arguments})  # type: ignore[arg-type]
+    assert [path.name for path in tmp_path.iterdir()] == ["bert"]
+    assert minibert.distill(bert, made, DIMS).folder == made
+    rows, tokens = load_file(made / "model.safetensors")["embeddings"].astype(np.float32), tokens_of(made)
     expected = rows[[tokens.index("we"), tokens.index("lived")]].mean(axis=0)
-    with minibert.load_encoder(folder) as made:
-        assert made.max_seq_length == 512
-        assert np.abs(made.encode("We lived") - expected / np.linalg.norm(expected)).max() <= 1e-6
-        with pytest.raises(ValueError):
-            minibert.distill(made, tmp_path / "again")
+    static = minibert.load_encoder(made)
+    assert static.max_seq_length == 512
+    assert np.abs(static.encode("We lived") - expected / np.linalg.norm(expected)).max() <= 1e-6
+    with pytest.raises(ValueError):
+        minibert.distill(static, tmp_path / "again")
+    assert minibert.distill(bert, tmp_path / "whole").dims == encoders.DIM, "no more components than the width"
+    folder = encoders.write(tmp_path / "few", "bert")
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##a\n")
+    small = minibert.distill(minibert.load_encoder(folder), tmp_path / "small")
+    assert (small.tokens, small.dims) == (4, 3) and abs(small.variance - 1) < 1e-9, "nor than the tokens"
 
 
 def test_every_run_gives_the_same_bytes_on_any_number_of_threads(tmp_path: Path) -> None:
     folder = encoders.write(tmp_path / "bert", "bert", vocab_size=1500)
-    (folder / "vocab.txt").write_text(
-        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(1496)), ""])
-    )
+    checkpoints.write_vocab(folder, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(1496))))
     found = []
     for i, threads in enumerate((1, 1, 2, 3)):
         with minibert.load_encoder(folder, threads=threads) as encoder:
@@ -276,15 +281,6 @@ def test_special_tokens_are_found_by_any_letter_that_the_vocabulary_has(tmp_path
         distilling.around(old, ["a", ""])
 
 
-def test_no_more_components_than_the_width_or_the_tokens(bert: minibert.Encoder, tmp_path: Path) -> None:
-    assert minibert.distill(bert, tmp_path / "made").dims == encoders.DIM
-    folder = encoders.write(tmp_path / "bert", "bert")
-    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##a\n")
-    with minibert.load_encoder(folder) as encoder:
-        made = minibert.distill(encoder, tmp_path / "small")
-    assert (made.tokens, made.dims) == (4, 3) and abs(made.variance - 1) < 1e-9
-
-
 def changed(folder: Path, tensor: str, place: Any, number: float) -> minibert.Encoder:
     tensors = load_file(distilled.write(folder, "bert") / "model.safetensors")
     tensors[tensor][place] = number
@@ -292,16 +288,13 @@ def changed(folder: Path, tensor: str, place: Any, number: float) -> minibert.En
     return minibert.load_encoder(folder)
 
 
-def test_what_is_no_number_becomes_0_as_in_model2vec(tmp_path: Path) -> None:
-    encoder = changed(tmp_path / "nan", "embeddings.word_embeddings.weight", 9, np.nan)
+def test_what_is_no_number_becomes_0_as_in_model2vec_and_others_are_refused(tmp_path: Path) -> None:
+    encoder = changed(tmp_path / "odd", "embeddings.word_embeddings.weight", 9, np.nan)
     made = distilling.static_tokenizer(encoder.sentence_tokenizer)
     x = distilling.token_rows(encoder, made)
     assert [i for i, row in zip(made.ids, x, strict=True) if not row.any()] == [9]
-    rows = load_file(minibert.distill(encoder, tmp_path / "made").folder / "model.safetensors")["embeddings"]
+    rows = load_file(minibert.distill(encoder, tmp_path / "nan").folder / "model.safetensors")["embeddings"]
     assert np.isfinite(rows).all()
-
-
-def test_numbers_that_no_row_can_have(tmp_path: Path) -> None:
     for tensor, number, message in (
         ("bias", np.inf, "an infinite number for the token '.*'; is its file damaged"),
         ("weight", 3e7, "float16 cannot h"),
@@ -309,7 +302,7 @@ def test_numbers_that_no_row_can_have(tmp_path: Path) -> None:
         encoder = changed(tmp_path / "odd", f"encoder.layer.1.output.LayerNorm.{tensor}", ..., number)
         with pytest.raises(CheckpointError, match=message):
             minibert.distill(encoder, tmp_path / "made")
-        assert [path.name for path in tmp_path.iterdir()] == ["odd"]
+        assert not (tmp_path / "made").exists()
 
 
 def test_a_vocabulary_with_a_token_twice_is_refused(tmp_path: Path) -> None:
@@ -318,18 +311,6 @@ def test_a_vocabulary_with_a_token_twice_is_refused(tmp_path: Path) -> None:
     change_json(folder / "tokenizer.json", model=model | {"vocab": [*model["vocab"][:-1], model["vocab"][-2]]})
     with minibert.load_encoder(folder) as encoder, pytest.raises(TokenizerError):
         minibert.distill(encoder, tmp_path / "made")
-
-
-def test_misuse_is_refused_before_anything_is_computed(bert: minibert.Encoder, tmp_path: Path) -> None:
-    for error, message, arguments in (
-        (TypeError, "encoder must be an Encoder, as load_encoder returns it, found str", {"encoder": "bert"}),
-        (ValueError, "dims must be an integer >= 1, found 0", {"dims": 0}),
-        (FileNotFoundError, "make it first", {"folder": tmp_path / "no" / "made"}),
-        (FileExistsError, "exists; choose another name, or remove it", {"folder": tmp_path}),
-    ):
-        with pytest.raises(error, match=message):
-            minibert.distill(**{"encoder": bert, "folder": tmp_path / "made", **arguments})  # type: ignore[arg-type]
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command_says_what_it_made(tmp_path: Path, capsys: Printed) -> None:
