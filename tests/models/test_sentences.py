@@ -192,7 +192,7 @@ DENSE, RERANKER, LABELS = (str(REFERENCE / name) for name in ("sentences-dense",
 LONGER = "we " * 35  # 37 tokens with [CLS] and [SEP], where 32 are taken
 
 
-def test_tokens_cut_of_one_text_of_many_chunks_and_of_one_without_end() -> None:
+def test_tokens_cut_of_one_text_of_many_chunks_of_one_without_end_and_with_a_prompt() -> None:
     encoder = opened("sentences-dense")
     assert (encoder.tokens_cut("we"), encoder.tokens_cut(LONGER)) == (0, 5) and type(encoder.tokens_cut("we")) is int
     found = encoder.tokens_cut(["we " * count for count in (0, 29, 30, 31, 60)])  # and two special tokens; 32 are taken
@@ -205,10 +205,7 @@ def test_tokens_cut_of_one_text_of_many_chunks_and_of_one_without_end() -> None:
     assert encoder.tokens_cut(["we we", "we we we"]).tolist() == [0, 1] and encoder.tokens_cut([]).shape == (0,)
     with pytest.raises(TypeError, match=r"texts\[1300\] must be a str"):
         encoder.tokens_cut([*texts, 3])  # type: ignore[list-item]
-
-
-def test_the_prompt_takes_room_and_a_task_has_a_length_of_its_own() -> None:
-    encoder = opened("sentences-prompts")
+    encoder = opened("sentences-prompts")  # whose prompt takes room; a task can have a length of its own
     long, plain = (len(each.input_ids) for each in encoder.sentence_tokenizer.encode([f"the clouds: {LONGER}", LONGER]))
     assert encoder.tokens_cut(LONGER, prompt="") == plain - 12
     assert encoder.tokens_cut(LONGER, "query") == long - 12 > plain - 12
@@ -263,22 +260,18 @@ def test_smaller_vectors_by_the_formula(precision: str, options: dict[str, Any])
             minibert.search(found, found, compare=encoder.similarity)
 
 
-@pytest.mark.parametrize("precision", ["int8", "uint8"])
-def test_ranges_of_other_vectors(precision: str) -> None:
+def test_ranges_of_other_vectors_and_of_few() -> None:
     encoder = opened("sentences-prompts")
     ranges = ranges_of(encoder.encode([f"we lived above {word}" for word in FIVE]))
-    want = quantized(encoder.encode(FIVE), precision, ranges)
-    for passed in (ranges, ranges.tolist()):
-        assert np.array_equal(encoder.encode(FIVE, precision=precision, ranges=passed), want)
-    alone = encoder.encode(FIVE[1], precision=precision, ranges=ranges)
-    assert alone.shape == want[1].shape and np.abs(alone.astype(int) - want[1]).max() <= 1
+    for precision in ("int8", "uint8"):
+        want = quantized(encoder.encode(FIVE), precision, ranges)
+        for passed in (ranges, ranges.tolist()):
+            assert np.array_equal(encoder.encode(FIVE, precision=precision, ranges=passed), want), precision
+        alone = encoder.encode(FIVE[1], precision=precision, ranges=ranges)
+        assert alone.shape == want[1].shape and np.abs(alone.astype(int) - want[1]).max() <= 1, precision
     for other in (None, "float32", "float16", "binary"):
         with pytest.raises(ValueError, match=f"^ranges .*{other!r}"):
             encoder.encode(FIVE, precision=other, ranges=ranges)
-
-
-def test_what_is_warned_of_and_refused() -> None:
-    encoder = opened("sentences-prompts")
     with pytest.warns(UserWarning, match="^uint8 ") as caught:
         encoder.encode_query(FIVE, precision="uint8")
     assert [warning.filename for warning in caught] == [__file__]
