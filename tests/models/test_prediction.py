@@ -32,18 +32,13 @@ TEXTS = ["the [MASK] lived above", "[MASK]", "we [MASK] [MASK], the clouds"]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {name: word_models.write(tmp_path_factory.mktemp(name), name) for name in ("bert", "gpt2")}
+def bert(tmp_path_factory: pytest.TempPathFactory) -> minibert.Encoder:
+    return minibert.load_encoder(word_models.write(tmp_path_factory.mktemp("bert"), "bert"))
 
 
 @pytest.fixture(scope="module")
-def bert(folders: dict[str, Path]) -> minibert.Encoder:
-    return minibert.load_encoder(folders["bert"])
-
-
-@pytest.fixture(scope="module")
-def gpt2(folders: dict[str, Path]) -> minibert.Encoder:
-    return minibert.load_encoder(folders["gpt2"])
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> minibert.Encoder:
+    return minibert.load_encoder(word_models.write(tmp_path_factory.mktemp("gpt2"), "gpt2"))
 
 
 def likely(encoder: minibert.Encoder, ids: list[int]) -> Array:
@@ -95,14 +90,14 @@ def test_likeliest_words_of_masks(bert: minibert.Encoder, k: int, numbers: int, 
 
 
 @pytest.mark.parametrize("threads", [None, 1, 3])
-def test_many_texts_are_those_alone(bert: minibert.Encoder, folders: dict[str, Path], threads: int | None) -> None:
+def test_many_texts_are_those_alone(bert: minibert.Encoder, tmp_path: Path, threads: int | None) -> None:
     texts = [f"we {'lived ' * (i % 9)}[MASK]{' above' * (i % 7)} [MASK]" for i in range(200)]
 
     def near(masks: list[list[dict[str, Any]]]) -> Any:
         return [[word | {"score": pytest.approx(word["score"], abs=SAME)} for word in mask] for mask in masks]
 
     alone = {text: near(bert.fill(text, k=3)) for text in set(texts)}
-    with minibert.load_encoder(folders["bert"], threads=threads) as encoder:
+    with minibert.load_encoder(word_models.write(tmp_path, "bert"), threads=threads) as encoder:
         assert encoder.fill(texts, k=3) == [alone[text] for text in texts]
 
 
@@ -120,17 +115,16 @@ def test_all_words_there_are_and_their_pieces_of_text(bert: minibert.Encoder, gp
     ((found,),) = bert.fill(TEXTS[:1], k=10_000)
     assert len(found) == bert.config.vocab_size
     assert abs(sum(each["score"] for each in found) - 1) <= 1e-5  # measured 1.2e-7
-    (found,) = bert.fill("[MASK]", k=bert.config.vocab_size)
     assert {each["token_str"]: each["token"] for each in found}["clouds"] == bert.embeddings.tokenizer.id_of("clouds")
     pieces = {each["token_str"]: each["token"] for each in gpt2.next_words("we", k=gpt2.config.vocab_size)}
     assert len(gpt2.next_words("we")) == 5 and pieces[" w"] == gpt2.embeddings.tokenizer.id_of("\u0120w")
 
 
 def test_the_mask_is_the_tokenizer_s(tmp_path: Path) -> None:
-    with minibert.load_encoder(word_models.write(tmp_path, "roberta")) as encoder:
-        assert [len(masks) for masks in encoder.fill(["we <mask>", "<mask><mask>"])] == [1, 2]
-        with pytest.raises(ValueError, match="<mask>"):
-            encoder.fill(["<mask>", "we [MASK]"])
+    encoder = minibert.load_encoder(word_models.write(tmp_path, "roberta"))
+    assert [len(masks) for masks in encoder.fill(["we <mask>", "<mask><mask>"])] == [1, 2]
+    with pytest.raises(ValueError, match="<mask>"):
+        encoder.fill(["<mask>", "we [MASK]"])
 
 
 def test_the_next_word(gpt2: minibert.Encoder) -> None:
@@ -148,8 +142,8 @@ def test_what_comes_is_decoded_with_the_text_before_it(tmp_path: Path, monkeypat
         assert encoder.complete("the", tokens=4) == "the we\u00e9"
 
 
-def test_a_text_goes_on_to_the_end_of_the_position_table(folders: dict[str, Path]) -> None:
-    with minibert.load_encoder(folders["gpt2"]) as encoder:
+def test_a_text_goes_on_to_the_end_of_the_position_table(tmp_path: Path) -> None:
+    with minibert.load_encoder(word_models.write(tmp_path, "gpt2")) as encoder:
         vars(encoder)["config"] = {}  # nothing ends a text
         ids = encoder.tokenize("we")["input_ids"][0].tolist()
         most = encoders.LONGEST - len(ids) + 1  # the last one is written, not read
@@ -223,6 +217,6 @@ def test_what_changes_the_words_and_is_not_computed_is_refused(tmp_path: Path, k
 @pytest.mark.parametrize("own", [False, True])
 def test_an_end_that_is_no_id(tmp_path: Path, end: Any, own: bool) -> None:
     encoder = opened(tmp_path, {"eos_token_id": end}) if own else opened(tmp_path, None, eos_token_id=end)
-    says = "'eos_token_id' must be an integer, a list of"
-    with pytest.raises(CheckpointError, match=f"{FILE if own else 'config.json'}: {says}"):
+    file = FILE if own else "config.json"
+    with pytest.raises(CheckpointError, match=f"{file}: 'eos_token_id' must be an integer, a list of"):
         encoder.complete("we")
