@@ -39,20 +39,15 @@ ODD = (
     -float("inf"), "", "false", "x", "mean", [], [1], ["x"], [[]], {}, {"x": 1}, {"x": {"x": []}},
     {"factor": float("nan")}, DEEP,
 )  # fmt: skip
-YARN = {
-    "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "attention_factor": 1.1,
-    "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 0.5, "truncate": True, "rope_theta": 100.0,
-    "partial_rotary_factor": 1.0,
-}  # fmt: skip
-LLAMA3 = {
-    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
-}  # fmt: skip
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, attention_factor=1.1, beta_fast=32,
+            beta_slow=1, mscale=1.0, mscale_all_dim=0.5, truncate=True, rope_theta=100.0,
+            partial_rotary_factor=1.0)  # fmt: skip
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=16)  # fmt: skip
 # more than the cases' own files have: name -> case, changes of config.json, other files
 VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "linear": ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, {}),
-    "yarn": ("llama", {"rope_parameters": YARN}, {}),
-    "llama3": ("llama", {"rope_scaling": LLAMA3}, {}),
+    "yarn": ("llama", {"rope_parameters": YARN}, {}), "llama3": ("llama", {"rope_scaling": LLAMA3}, {}),
     "tokenizer": ("bert", {"tokenizer_class": "BertTokenizer"}, {
         "tokenizer_config.json": {
             "tokenizer_class": "BertTokenizer", "do_lower_case": True, "strip_accents": None, "model_max_length": 8,
@@ -60,11 +55,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             "pad_token": "[PAD]", "padding_side": "right", "truncation_side": "right", "add_prefix_space": False,
             "added_tokens_decoder": {"0": {"content": "[PAD]", "special": True, "lstrip": False, "rstrip": False}},
             "additional_special_tokens": ["[X]"], "extra_special_tokens": {"y": "[Y]"},
-            "clean_up_tokenization_spaces": True,
-        },
+            "clean_up_tokenization_spaces": True},
         "special_tokens_map.json": {"cls_token": "[CLS]", "mask_token": {"content": "[MASK]", "lstrip": True}},
-        "added_tokens.json": {"[Z]": 9}, "generation_config.json": {"pad_token_id": 0},
-    }),
+        "added_tokens.json": {"[Z]": 9}, "generation_config.json": {"pad_token_id": 0}}),
 }  # fmt: skip
 IDS = [[1, 2, 3, 1]]
 # what Python says where nobody has looked at a value first
