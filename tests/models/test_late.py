@@ -34,6 +34,7 @@ TRANSFORMER = "sentence_bert_config.json"
 QUERIES = ["the clouds", "", "we lived above the clouds we lived above the clouds"]
 TEXTS = ["we", "We lived above the clouds!", "", "a b c d e"]
 EXPANSION = {"strategy": "fixed", "length": 12}
+rows = st.lists(st.lists(st.floats(-3, 3, width=32), min_size=3, max_size=3), max_size=5)
 
 
 @pytest.mark.parametrize("name", ["late-fixed", "late-least", "late-pylate"])
@@ -147,9 +148,6 @@ def test_stanfords_settings_and_map(tmp_path: Path) -> None:
     save_file(load_file(path) | {"linear.weight": np.ones((6, 9), "f4")}, path)
     with pytest.raises(minibert.CheckpointError, match=r"'linear.weight'"):
         minibert.load_encoder(tmp_path / "model")
-
-
-rows = st.lists(st.lists(st.floats(-3, 3, width=32), min_size=3, max_size=3), max_size=5)
 
 
 @given(queries=st.lists(rows, min_size=1, max_size=3), documents=st.lists(rows, max_size=6))

@@ -37,6 +37,9 @@ GPT2 = Path(__file__).parents[1] / "reference" / "gpt2"
 IDS = np.arange(12).reshape(2, 6)
 # half a unit in the last place of the largest number in a table, as a share of that number
 HALF_UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+DIMS = 8
+# by float32 in the encoder, and by the rounding to float16 of numbers of this size; measured 5e-4
+ROUNDING = 2**-11 + 1e-5
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -170,11 +173,6 @@ def test_runs_from_an_extracted_folder_without_network_home_disk_or_root(minilm:
     assert run.returncode == 0, run.stderr
     first, line = run.stdout.splitlines()
     assert first == f"(2, 384) {float(expected[0, 0])}" and np.array_equal(numbers(line), expected)
-
-
-DIMS = 8
-# by float32 in the encoder, and by the rounding to float16 of numbers of this size; measured 5e-4
-ROUNDING = 2**-11 + 1e-5
 
 
 def tokens_of(folder: Path) -> list[str]:

@@ -29,6 +29,7 @@ SAME = 5e-6  # probabilities; measured 8e-7
 LOGITS = 1e-5  # relative to max(1, |logit|)
 SHARE = 0.04  # between a share of 4,000 draws and its probability: five standard deviations
 TEXTS = ["the [MASK] lived above", "[MASK]", "we [MASK] [MASK], the clouds"]
+TEXT = "the he"
 
 
 @pytest.fixture(scope="module")
@@ -176,9 +177,6 @@ def test_a_word_is_chosen_as_often_as_it_is_likely(temperature: float) -> None:
     assert np.abs(chosen - powers / powers.sum()).max() <= SHARE
     never = np.array([-np.inf, 1, -np.inf], np.float32)  # a word that can never come is no damage
     assert choose(never, temperature, random) == choose(never, 0.0, random) == 1
-
-
-TEXT = "the he"
 
 
 def opened(folder: Path, settings: dict[str, Any] | None, **config: Any) -> minibert.Encoder:

@@ -29,6 +29,7 @@ from minibert.models.sentences.folder import ODDITIES, FolderFiles, mended
 
 SETTINGS, TOKENIZER, DENSE = "sentence_bert_config.json", "tokenizer_config.json", "sentences-dense"
 CONFIG = "config_sentence_transformers.json"
+FOLDERS = "sentences-dense sentences-bare late-pylate late-stanford uses-sparse-router uses-reranker static-dense"
 NO_LIST, NO_CONFIG = "must be a list of modules, each with a type and a path", "the {} has no config.json, .* fetch the"
 # folder, file, what is in it instead, None: it is not there
 INSTEAD: list[tuple[str, str, str | None, str]] = [
@@ -258,9 +259,6 @@ def test_an_oddity_is_read_as_the_settings_of_today(oddity: Any, tmp_path: Path)
         (tmp_path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
         files = FolderFiles(lambda name: tmp_path / name, "here")
         assert mended(oddity.kind, files) == FOUND[oddity.name][1]
-
-
-FOLDERS = "sentences-dense sentences-bare late-pylate late-stanford uses-sparse-router uses-reranker static-dense"
 
 
 @pytest.mark.parametrize("name", FOLDERS.split())

@@ -24,6 +24,8 @@ DENSE = REFERENCE / "sentences-dense"
 LONG = "we lived above the clouds, we lived above the clouds"
 SAME = 2e-6  # a text cut by us and the same text cut by hand; measured: 1.2e-7
 dense = partial(minibert.load_encoder, DENSE)
+PROMPTS, RERANKER = REFERENCE / "sentences-prompts", REFERENCE / "uses-reranker"
+TEXTS = ["we lived", "above the clouds", ""]
 
 
 def cut_by_hand(tokens: int) -> Array:
@@ -147,10 +149,6 @@ def test_info_of_sentences_that_are_not_computed(tmp_path: Path, capsys: Printed
     (folder / "modules.json").write_text('[{"type": "mine.Own", "path": ""}]', encoding="utf-8")
     out, _ = ran(capsys, "info", folder)
     assert "sentence vectors  not available: " in out and "names 'mine.Own'" in out
-
-
-PROMPTS, RERANKER = REFERENCE / "sentences-prompts", REFERENCE / "uses-reranker"
-TEXTS = ["we lived", "above the clouds", ""]
 
 
 def test_a_size_and_a_length_of_the_loader() -> None:

@@ -35,6 +35,15 @@ NEIGHBOURS = 1e-6
 # and the whole vector; measured on MiniLM, over texts of two tokens and more: 1.2e-6, which is as far as it is from
 # its value in float64
 WHOLE = 2.5e-6
+SETTINGS = "config_sentence_transformers.json"
+# by hand
+PAIRS = {"cosine": [0.6, -1], "dot": [15, -2], "euclidean": [-(20**0.5), -3], "manhattan": [-6, -3]}
+DENSE, RERANKER, LABELS = (str(REFERENCE / name) for name in ("sentences-dense", "uses-reranker", "uses-inference"))
+LONGER = "we " * 35  # 37 tokens with [CLS] and [SEP], where 32 are taken
+FIVE = ["we lived", "above the clouds", "man", "dog bites man", ""]
+SEP = WORDS.index("[SEP]")
+WITH_ENDS = ["we lived above the clouds", "we", "above [SEP] the clouds", "", "clouds we lived a b c d e f g"]
+ROWS = 1e-5  # measured 1e-6
 
 
 def away(found: Array, want: Array) -> float:
@@ -169,11 +178,6 @@ def test_what_is_passed_by_each_of_its_names(name: str, method: str, first: str,
             use(**passed)
 
 
-SETTINGS = "config_sentence_transformers.json"
-# by hand
-PAIRS = {"cosine": [0.6, -1], "dot": [15, -2], "euclidean": [-(20**0.5), -3], "manhattan": [-6, -3]}
-
-
 @pytest.mark.parametrize("measure", PAIRS)
 def test_similarity_of_pairs(measure: str, tmp_path: Path) -> None:
     encoder = changed(tmp_path, "sentences-dense", SETTINGS, {"similarity_fn_name": measure})
@@ -186,10 +190,6 @@ def test_similarity_of_pairs(measure: str, tmp_path: Path) -> None:
     assert np.allclose(beside, encoder.similarity(first[0], second)[0]) and beside.shape == (2,)
     assert encoder.similarity_pairwise(first[:1], second[0]).shape == (1,)
     assert encoder.similarity_pairwise(first[:0], second[:0]).shape == (0,)
-
-
-DENSE, RERANKER, LABELS = (str(REFERENCE / name) for name in ("sentences-dense", "uses-reranker", "uses-inference"))
-LONGER = "we " * 35  # 37 tokens with [CLS] and [SEP], where 32 are taken
 
 
 def test_tokens_cut_of_one_text_of_many_chunks_of_one_without_end_and_with_a_prompt() -> None:
@@ -240,9 +240,6 @@ def test_commands_tell_which_texts_were_truncated(tmp_path: Path, capsys: Printe
         assert [line for line in err.splitlines() if "empty lines skipped" not in line] == want and out, command
 
 
-FIVE = ["we lived", "above the clouds", "man", "dog bites man", ""]
-
-
 @pytest.mark.filterwarnings("ignore:u?int8 takes its ranges from 5 vectors:UserWarning")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("options", [{}, {"normalize_embeddings": True, "truncate_dim": 5}, {"prompt": "clouds "}])
@@ -284,11 +281,6 @@ def test_ranges_of_other_vectors_and_of_few() -> None:
             encoder.encode(one, precision="uint8")
     with pytest.raises(ValueError, match=r"^precision .*'int8'"):
         encoder.encode(FIVE, precision=["int8"])  # type: ignore[arg-type]
-
-
-SEP = WORDS.index("[SEP]")
-WITH_ENDS = ["we lived above the clouds", "we", "above [SEP] the clouds", "", "clouds we lived a b c d e f g"]
-ROWS = 1e-5  # measured 1e-6
 
 
 @pytest.mark.parametrize("end", [SEP, 2])

@@ -31,6 +31,11 @@ SETTINGS = "config_sentence_transformers.json"
 TEXTS = ["", "we", "We lived above the clouds!", "a b c d e f g h i j k l m n o p"]
 NEIGHBOURS = 5e-6  # how far a weight moves with the other texts of a call; measured: 8.8e-7, of sums
 ALIKE = 2e-5  # of a dot product of size 60; measured: 3.8e-6
+row_of_logits = st.lists(st.floats(-3, 3, width=32), min_size=3, max_size=3)
+texts_of_logits = st.lists(st.lists(row_of_logits, min_size=1, max_size=4), min_size=1, max_size=4)
+NAME, FILE = "uses-sparse-router", "router_config.json"
+QUERY, MODEL = "query_0_SparseStaticEmbedding", "document_0_Transformer"
+ROUTED = ["", "we", "We lived above the clouds, we lived!", "a b c d e f g h i j k l m n"]
 
 
 def same(found: SparseVector, want: SparseVector) -> bool:
@@ -157,10 +162,6 @@ def test_what_is_no_sparse_vector_is_refused() -> None:
             call([one, one], [one, one._replace(weights=one.weights * np.nan)])
 
 
-row_of_logits = st.lists(st.floats(-3, 3, width=32), min_size=3, max_size=3)
-texts_of_logits = st.lists(st.lists(row_of_logits, min_size=1, max_size=4), min_size=1, max_size=4)
-
-
 @given(texts_of_logits, st.sampled_from(["max", "sum"]), st.sampled_from(["relu", "log1p_relu"]))
 def test_splade_by_a_loop(texts: list[list[list[float]]], pooling: str, activation: str) -> None:
     logits: Array = np.array([row for text in texts for row in text])
@@ -180,11 +181,6 @@ def test_the_largest_weights_stay_in_the_order_of_their_ids(weights: list[float]
     kept = sorted(range(len(weights)), key=lambda i: (-abs(weights[i]), i))[:most]
     assert found.ids.tolist() == [3 * i for i in sorted(kept)]
     assert found.weights.tolist() == [weights[i] for i in sorted(kept)]
-
-
-NAME, FILE = "uses-sparse-router", "router_config.json"
-QUERY, MODEL = "query_0_SparseStaticEmbedding", "document_0_Transformer"
-ROUTED = ["", "we", "We lived above the clouds, we lived!", "a b c d e f g h i j k l m n"]
 
 
 def test_queries_are_looked_up() -> None:

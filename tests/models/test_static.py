@@ -29,6 +29,7 @@ TEXTS = ["", "we", "We lived above the clouds!", "clouds above ☃", "a b c d e 
 MAPPING = np.arange(VOCAB) * 7 % 11
 WEIGHTS = np.linspace(0.1, 2, VOCAB, dtype="f4")
 DISTILLED = {"model_type": "model2vec", "normalize": True}
+BOTH = {"mapping": MAPPING, "weights": WEIGHTS.astype("f2")}
 
 
 def by_hand(encoder: minibert.Encoder, rows: Array, texts: list[str], longest: int | None = None) -> Array:
@@ -107,9 +108,6 @@ def test_where_a_text_is_cut(tmp_path: Path) -> None:
     assert next(explain(layer, "we lived above", truncation=True)).startswith("2 tokens")
     with pytest.raises(ValueError, match=r"\b3\b"):
         next(explain(layer, "we lived above"))
-
-
-BOTH = {"mapping": MAPPING, "weights": WEIGHTS.astype("f2")}
 
 
 @pytest.mark.parametrize("kind", ["f4", "f2", "f8", "i1"])

@@ -29,6 +29,11 @@ METHODS: dict[str, tuple[Any, ...]] = {
     "encode": ("we",), "encode_query": ("we",), "encode_document": ("we",), "encode_sparse": ("we",),
     "predict": (("we", "a"),), "rank": ("we", ["a"]),
 }  # fmt: skip
+RERANKER, BARE = "uses-reranker", "uses-reranker-bare"
+PAIRS = [("we", "the clouds"), ("", "we lived above"), ("the", ""), ("a b c d e f g h i j k l", "we")]
+NEIGHBOURS = 4e-6  # how far a score or a logit moves with the other pairs of a call; measured: 9.6e-7
+NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "PER", "MISC", "B-O", "I-X-Y", "X-")
+TEXT, FILE = "we lived above the clouds, we lived  ", "model.safetensors"
 
 
 @pytest.mark.parametrize("name", ["sentences-dense", "uses-reranker", "uses-sparse", "uses-sparse-router", "late-kept"])
@@ -40,11 +45,6 @@ def test_a_wrong_method_names_those_that_work_and_no_other(name: str) -> None:
         before, named, after = re.split("whose methods here are |;", message, maxsplit=2)
         assert {word for word in re.findall(r"\w+", named) if word in METHODS} == works
         assert not set(re.findall(r"\w+", before + after)) & METHODS.keys()
-
-
-RERANKER, BARE = "uses-reranker", "uses-reranker-bare"
-PAIRS = [("we", "the clouds"), ("", "we lived above"), ("the", ""), ("a b c d e f g h i j k l", "we")]
-NEIGHBOURS = 4e-6  # how far a score or a logit moves with the other pairs of a call; measured: 9.6e-7
 
 
 def logits(encoder: minibert.Encoder, pairs: Any = PAIRS) -> Array:
@@ -160,9 +160,6 @@ def test_the_activation_is_the_first_that_is_said_and_one_of_three(tmp_path: Pat
         assert logits(encoder).shape == (4,)  # the way out that the error names
 
 
-NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "PER", "MISC", "B-O", "I-X-Y", "X-")
-
-
 def test_labels_of_one_text_and_of_many_by_the_kind_of_problem(tmp_path: Path) -> None:
     encoder = opened("uses-inference")
     one, many = encoder.classify("we"), encoder.classify(["we", "the clouds"])
@@ -238,9 +235,6 @@ def test_spans_are_grouped_as_the_reference_s_simple(tokens: list[tuple[str, boo
     for each, (_, start, end, count) in zip(found, want, strict=True):
         probabilities = [probability for _, place, probability in kept if place[0] >= start][:count]
         assert each.text == text[start:end] and each.probability == pytest.approx(np.mean(probabilities), abs=1e-6)
-
-
-TEXT, FILE = "we lived above the clouds, we lived  ", "model.safetensors"
 
 
 def scores_by_loops(logits: Array, inside: Array, counted: Array, longest: int) -> dict[tuple[int, int], float]:
