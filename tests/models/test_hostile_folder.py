@@ -101,12 +101,6 @@ exec(todo)
 print(json.dumps([list(seen), result]))
 """
 
-USE_ALL = """
-layer = minibert.load(folder)
-result = layer(**layer.tokenize(["we lived above the clouds", "a"])).ravel().tolist()
-layer.embed("we"), layer.tokens([1]), repr(layer), layer.attention_position
-"""
-
 
 class Trap:
     def __reduce__(self) -> tuple[object, ...]:
@@ -152,7 +146,9 @@ def test_nothing_in_a_folder_is_executed_imported_or_unpickled(trapped: Path, to
         change_json(trapped / "tokenizer_config.json", tokenizer_class="BertTokenizer")
     else:
         write_wordpiece(trapped)
-    seen, result, sprung = watched(trapped, USE_ALL)
+    use = "layer = minibert.load(folder); batch = layer.tokenize(['we lived above the clouds', 'a'])"
+    more = "result = layer(**batch).ravel().tolist(); layer.embed('we'), layer.tokens([1]), repr(layer)"
+    seen, result, sprung = watched(trapped, f"{use}; {more}, layer.attention_position")
     assert not sprung and {event for event, _ in seen} == {"open"} and {name for _, name in seen} <= DATA
     layer = minibert.load(write_wordpiece(write(trapped.parent / "plain")))
     want = layer(**layer.tokenize(["we lived above the clouds", "a"])).ravel()
