@@ -9,7 +9,6 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -41,16 +40,14 @@ OWN_FILES = {
 }
 
 
-def calls(source: str) -> Iterator[tuple[str, ast.Call]]:
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
+def calls(source: str) -> list[tuple[str, str]]:
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [(ast.unparse(node.func), ast.unparse(node)) for node in nodes]
 
 
 def suspects(source: str, file: str = "") -> list[str]:
-    found = [ast.unparse(node) for name, node in calls(source) if RUNS_WHAT_IT_IS_GIVEN.fullmatch(name)]
     allowed = {ast.unparse(ast.parse(call)) for place, call in OWN_FILES if place == file}
-    return [call for call in found if call not in allowed]
+    return [call for name, call in calls(source) if RUNS_WHAT_IT_IS_GIVEN.fullmatch(name) and call not in allowed]
 
 
 def test_the_package_calls_nothing_that_runs_what_it_is_given() -> None:
@@ -58,23 +55,19 @@ def test_the_package_calls_nothing_that_runs_what_it_is_given() -> None:
     assert len(files) > 30
     found = {str(path): suspects(path.read_text(), path.relative_to(PACKAGE).as_posix()) for path in files}
     assert {path: calls for path, calls in found.items() if calls} == {}
-
-
-@pytest.mark.parametrize(
-    "source",
-    ["pickle.load(f)", "eval(text)", "np.load(p, allow_pickle=True)", "import_module(name)", "torch.load(p)",
-     "def f():\n    exec(compile(t, n, 'exec'))", "importlib.import_module(config['auto_map'])", "__import__(n)"],
-)  # fmt: skip
-def test_the_scan_sees_each_of_them(source: str) -> None:
-    assert suspects(source)
+    for source in (
+        "pickle.load(f)", "eval(text)", "np.load(p, allow_pickle=True)", "import_module(name)", "torch.load(p)",
+        "def f():\n    exec(compile(t, n, 'exec'))", "importlib.import_module(config['auto_map'])", "__import__(n)",
+    ):  # fmt: skip
+        assert suspects(source), source
 
 
 def test_the_reference_is_told_to_run_no_code_and_read_no_pickle() -> None:
     source = (PACKAGE / "verify" / "reference.py").read_text()
     assert '"trust_remote_code": False}' in source
-    loads = [node for name, node in calls(source) if name.endswith("from_pretrained")]
-    assert len(loads) == 2 and all("**self._options" in ast.unparse(node) for node in loads)
-    assert "use_safetensors=True" in ast.unparse(loads[0])
+    loads = [call for name, call in calls(source) if name.endswith("from_pretrained")]
+    assert len(loads) == 2 and all("**self._options" in call for call in loads)
+    assert "use_safetensors=True" in loads[0]
 
 
 TRAP = "import pathlib, os\npathlib.Path(os.environ['TRAP']).write_text('run')\n"
@@ -108,12 +101,6 @@ exec(todo)
 print(json.dumps([list(seen), result]))
 """
 
-USE_ALL = """
-layer = minibert.load(folder)
-result = layer(**layer.tokenize(["we lived above the clouds", "a"])).ravel().tolist()
-layer.embed("we"), layer.tokens([1]), repr(layer), layer.attention_position
-"""
-
 
 class Trap:
     def __reduce__(self) -> tuple[object, ...]:
@@ -123,20 +110,16 @@ class Trap:
 @pytest.fixture
 def trapped(tmp_path: Path) -> Path:
     """A good BERT that also brings code along under every name that some library would run."""
-    auto_map = {"AutoConfig": "configuration_x.Config", "AutoModel": "modeling_x.Model"}
-    auto_map |= {"AutoTokenizer": ["tokenization_x.Tokenizer", None]}
+    auto_map = {"AutoConfig": "configuration_x.Config", "AutoModel": "modeling_x.Model",
+                "AutoTokenizer": ["tokenization_x.Tokenizer", None]}  # fmt: skip
     folder = write(tmp_path / "trapped", {**BERT, "auto_map": auto_map, "custom_pipelines": {"x": "handler.x"}})
     settings = {
-        "auto_map": auto_map,
-        "tokenizer_class": "tokenizer.Trap",
-        "tokenizer_file": "../outside/tokenizer.json",
-        "vocab_file": str(tmp_path / "outside" / "vocab.txt"),
-        "name_or_path": "../outside",
-    }
+        "auto_map": auto_map, "tokenizer_class": "tokenizer.Trap", "tokenizer_file": "../outside/tokenizer.json",
+        "vocab_file": str(tmp_path / "outside" / "vocab.txt"), "name_or_path": "../outside",
+    }  # fmt: skip
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     (tmp_path / "outside").mkdir()
-    write_wordpiece(tmp_path / "outside")
-    write_vocab(tmp_path / "outside")
+    write_wordpiece(write_vocab(tmp_path / "outside"))
     for name in CODE_FILES:
         (folder / name).write_text(TRAP, encoding="utf-8")
     for name in PICKLES:
@@ -163,42 +146,34 @@ def test_nothing_in_a_folder_is_executed_imported_or_unpickled(trapped: Path, to
         change_json(trapped / "tokenizer_config.json", tokenizer_class="BertTokenizer")
     else:
         write_wordpiece(trapped)
-    seen, result, sprung = watched(trapped, USE_ALL)
-    assert not sprung
-    assert {event for event, _ in seen} == {"open"} and {name for _, name in seen} <= DATA
-    plain = write_wordpiece(write(trapped.parent / "plain"))
-    layer = minibert.load(plain)
+    use = "layer = minibert.load(folder); batch = layer.tokenize(['we lived above the clouds', 'a'])"
+    more = "result = layer(**batch).ravel().tolist(); layer.embed('we'), layer.tokens([1]), repr(layer)"
+    seen, result, sprung = watched(trapped, f"{use}; {more}, layer.attention_position")
+    assert not sprung and {event for event, _ in seen} == {"open"} and {name for _, name in seen} <= DATA
+    layer = minibert.load(write_wordpiece(write(trapped.parent / "plain")))
     want = layer(**layer.tokenize(["we lived above the clouds", "a"])).ravel()
     assert same_bits(np.array(result, np.float32), want)
 
 
-def test_a_tokenizer_outside_the_folder_is_not_looked_for(trapped: Path) -> None:
-    todo = """
-layer = minibert.load(folder)
-try: layer.tokenize("we")
-except minibert.TokenizerError as error: result = str(error)
-"""
+def test_neither_a_tokenizer_outside_the_folder_is_looked_for_nor_a_pickle_read(trapped: Path) -> None:
+    todo = "try: minibert.load(folder).tokenize('we')\nexcept minibert.MinibertError as error: result = str(error)"
     seen, result, sprung = watched(trapped, todo)
     assert not sprung and {name for _, name in seen} <= DATA
     assert "has no tokenizer: expected tokenizer.json" in str(result)
-
-
-def test_a_folder_of_pickles_alone_is_refused_unread(trapped: Path) -> None:
     (trapped / "model.safetensors").unlink()
-    todo = "try: minibert.load(folder)\nexcept minibert.CheckpointError as error: result = str(error)"
     seen, result, sprung = watched(trapped, todo)
     assert not sprung and {name for _, name in seen} == {"config.json"}
     assert "pytorch_model.bin" in str(result) and "safe_serialization=True" in str(result)
 
 
-@pytest.mark.parametrize(
-    ("todo", "event"),
-    [
-        ("import pickle; pickle.load(open(folder + '/model.pkl', 'rb'))", "pickle.find_class"),
-        ("sys.path.insert(0, folder); import modeling_x", "exec"),
-        ("exec(compile(open(folder + '/tokenizer.py').read(), folder + '/tokenizer.py', 'exec'))", "compile"),
-    ],
-)
-def test_the_watcher_sees_a_trap_that_is_sprung(trapped: Path, todo: str, event: str) -> None:
-    seen, _, sprung = watched(trapped, todo)
+SPRUNG = {
+    "pickle.find_class": "import pickle; pickle.load(open(folder + '/model.pkl', 'rb'))",
+    "exec": "sys.path.insert(0, folder); import modeling_x",
+    "compile": "exec(compile(open(folder + '/tokenizer.py').read(), folder + '/tokenizer.py', 'exec'))",
+}
+
+
+@pytest.mark.parametrize("event", SPRUNG)
+def test_the_watcher_sees_a_trap_that_is_sprung(trapped: Path, event: str) -> None:
+    seen, _, sprung = watched(trapped, SPRUNG[event])
     assert sprung and event in {event for event, _ in seen}

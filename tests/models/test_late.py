@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import encoders
 import numpy as np
@@ -30,18 +32,20 @@ NEIGHBOURS = 5e-6  # how far a number moves with the other texts of a call; meas
 FORMULA = 1e-5  # of float32 beside float64, of sums of 20 products; measured: 1.1e-6
 TRANSFORMER = "sentence_bert_config.json"
 QUERIES = ["the clouds", "", "we lived above the clouds we lived above the clouds"]
+TEXTS = ["we", "We lived above the clouds!", "", "a b c d e"]
+EXPANSION = {"strategy": "fixed", "length": 12}
+rows = st.lists(st.lists(st.floats(-3, 3, width=32), min_size=3, max_size=3), max_size=5)
 
 
 @pytest.mark.parametrize("name", ["late-fixed", "late-least", "late-pylate"])
 def test_no_texts_and_many(name: str) -> None:
     encoder = opened(name)
-    texts = [f"{text} {letter}" for text in ("we", "We lived above the clouds!", "", "a b c d e") for letter in "abc"]
     assert encoder.encode_query([]) == [] and encoder.get_embedding_dimension() == encoder.encode("we").shape[1]
-    for found in encoder.encode_document(texts * 50):
+    for found in encoder.encode_document([f"{text} {i % 3}" for text in TEXTS for i in range(150)]):
         assert found.flags.owndata or found.base.size == found.size  # else a whole tile would stay in memory
 
 
-def test_documents_in_the_order_of_their_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_in_the_order_of_their_scores() -> None:
     encoder = opened("late-fixed")
     documents = ["we lived", "above the clouds", "!", "above the clouds", "we lived above!"]
     want = encoder.similarity(encoder.encode_query("the clouds"), encoder.encode_document(documents))[0]
@@ -55,12 +59,10 @@ def test_documents_in_the_order_of_their_scores(monkeypatch: pytest.MonkeyPatch)
     assert encoder.rank("we", []) == []
     with pytest.raises(ValueError, match=r"^activation_fn "):
         encoder.rank("we", documents, activation_fn=lambda x: x)
-    asked, steps = [], type(encoder).pipeline
-    monkeypatch.setattr(
-        type(encoder), "pipeline", lambda own, **options: (asked.append(options), steps(own, **options))[1]
-    )
-    encoder.rank("we", documents, threads=3)
-    assert [(each["task"], each["threads"]) for each in asked] == [("query", 3), ("document", 3)]
+    with mock.patch.object(type(encoder), "pipeline", autospec=True, side_effect=type(encoder).pipeline) as asked:
+        encoder.rank("we", documents, threads=3)
+    used = [(each.kwargs["task"], each.kwargs["threads"]) for each in asked.call_args_list]
+    assert used == [("query", 3), ("document", 3)]
 
 
 def test_options_of_the_loader() -> None:
@@ -93,23 +95,18 @@ def test_unseen_tokens_in_pieces(tmp_path: Path, name: str, monkeypatch: pytest.
     assert np.allclose(unseen[:6], pipeline.all([(own, 0)])[0], atol=NEIGHBOURS) and not np.allclose(unseen, seen)
 
 
-EXPANSION = {"strategy": "fixed", "length": 12}
-
-
 @pytest.mark.parametrize("name", ["LlamaTokenizer", "GemmaTokenizer", "CohereTokenizer", "XLNetTokenizer"])
 def test_queries_that_a_class_fills_up_before_a_text_are_refused(tmp_path: Path, name: str) -> None:
     """No file says so: it is the class's default, which the file can change."""
-    sides: tuple[dict[str, Any], ...] = ({}, {"tokenizer_config.json": {"padding_side": "right"}})
-    for i, files in enumerate(sides):
-        folder = write_tokenizer(tmp_path / str(i), name, files)
-        late = LateInteraction(expansion=Expansion(12, False, "e"))
-        tokenizer = open_tokenizer(finder(folder), None, 0, "")
-        assert "expansion" not in late.steps_of(tokenizer, "document")
-        if files:
-            assert late.steps_of(tokenizer, "query")["expansion"].length == 12
-            continue
-        with pytest.raises(ValueError, match="encode_document"):
-            late.steps_of(tokenizer, "query")
+    late = LateInteraction(expansion=Expansion(12, False, "e"))
+    own, right = (
+        open_tokenizer(finder(write_tokenizer(tmp_path / str(i), name, files)), None, 0, "")
+        for i, files in enumerate([{}, {"tokenizer_config.json": {"padding_side": "right"}}])
+    )
+    assert "expansion" not in late.steps_of(own, "document") | late.steps_of(right, "document")
+    assert late.steps_of(right, "query")["expansion"].length == 12
+    with pytest.raises(ValueError, match="encode_document"):
+        late.steps_of(own, "query")
 
 
 def test_how_a_query_is_filled_up(tmp_path: Path) -> None:
@@ -123,17 +120,13 @@ def test_how_a_query_is_filled_up(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'nowhere'"):
         encoder.encode_query("we")
     # as of a causal model
-    plain = opened("late-fixed").encode_query("we lived")
-
-    def ends(settings: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in settings.items() if key != "mask_token"} | {"eos_token": "[SEP]"}
-
-    found = changed(tmp_path, "late-fixed", "tokenizer_config.json", ends).encode_query("we lived")
+    encoder, of_causal = opened("late-fixed"), {"mask_token": None, "eos_token": "[SEP]"}
+    plain = encoder.encode_query("we lived")
+    found = changed(tmp_path, "late-fixed", "tokenizer_config.json", of_causal).encode_query("we lived")
     said = {"query_expansion": {**EXPANSION, "token": "[SEP]"}}
     assert np.array_equal(found, changed(tmp_path, "late-fixed", TRANSFORMER, said).encode_query("we lived"))
     assert found.shape == plain.shape and not np.allclose(found[5:], plain[5:], atol=1e-3)
-    assert opened("late-fixed").tokens_cut("we lived " * 9, "query", task="query") == 9
-    encoder = opened("late-fixed")
+    assert encoder.tokens_cut("we lived " * 9, "query", task="query") == 9
     late, tokenizer = encoder.sentence_config.late, encoder.embeddings.tokenizer
     assert late and late.expansion == Expansion(12, False)
     filled = late.expansion.filled(Encoded([2, 9, 7, 3], [0, 0, 1, 1]), late.steps_of(tokenizer, "query")["mask_id"])
@@ -151,29 +144,22 @@ def test_stanfords_settings_and_map(tmp_path: Path) -> None:
     own = changed(tmp_path, "late-stanford", "artifact.metadata", said).sentence_config
     assert own.late and own.late.expansion == Expansion(8, True) and own.prompts["document"] == "we "
     assert own.lengths == {"query": 8, "document": 7}
-    changed(tmp_path, "late-stanford", "artifact.metadata", {})
     path = tmp_path / "model" / "model.safetensors"
-    tensors = load_file(path)
-    save_file(tensors | {"linear.weight": np.ones((6, 9), "f4")}, path)
+    save_file(load_file(path) | {"linear.weight": np.ones((6, 9), "f4")}, path)
     with pytest.raises(minibert.CheckpointError, match=r"'linear.weight'"):
         minibert.load_encoder(tmp_path / "model")
 
 
-rows = st.lists(st.lists(st.floats(-3, 3, width=32), min_size=3, max_size=3), max_size=5)
-
-
 @given(queries=st.lists(rows, min_size=1, max_size=3), documents=st.lists(rows, max_size=6))
 def test_scores_are_those_of_loops(queries: list[Any], documents: list[Any]) -> None:
-    made = [
-        TokenVectors.of([np.array(each, "f4").reshape(-1, 3) for each in some], "x") for some in (queries, documents)
-    ]
+    arrays = ([np.array(each, "f4").reshape(-1, 3) for each in some] for some in (queries, documents))
+    made = [TokenVectors.of(some, "x") for some in arrays]
     for measure in ("maxsim", "meanmaxsim"):
         found = by_tokens(measure, *made)
-        for i, query in enumerate(queries):
-            for j, document in enumerate(documents):
-                want = sum(max(float(np.dot(q, d)) for d in document) for q in query) if document else EMPTY
-                want /= max(1, len(query)) if measure == "meanmaxsim" else 1
-                assert abs(found[i, j] - want) <= FORMULA * max(1, abs(want))
+        for (i, query), (j, document) in product(enumerate(queries), enumerate(documents)):
+            want = sum(max(float(np.dot(q, d)) for d in document) for q in query) if document else EMPTY
+            want /= max(1, len(query)) if measure == "meanmaxsim" else 1
+            assert abs(found[i, j] - want) <= FORMULA * max(1, abs(want))
 
 
 def test_pieces_slices_and_narrow_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,21 +213,18 @@ def test_similarity_of_token_vectors() -> None:
 def test_search_over_token_vectors() -> None:
     """Lists of arrays, one flat array with offsets, and blocks of either; by MaxSim where nothing else is said."""
     encoder = opened("late-fixed")
-    texts = [
-        f"{text} {letter}" for text in ("we", "We lived above the clouds!", "the", "a b c") for letter in "abcdefg"
-    ]
+    texts = [f"{text} {letter}" for text in TEXTS for letter in "abcdefg"]
     queries, documents = encoder.encode_query(QUERIES), encoder.encode_document(texts)
     scores = encoder.similarity(queries, documents)
     want = np.argsort(-scores, axis=1, kind="stable")[:, :5]
     stored = TokenVectors.of(documents, "documents")
-    some = [documents[:9], documents[9:10], TokenVectors.of(documents[10:], "documents")]
-    for vectors in (documents, stored, iter(some), tuple(documents)):
+    for vectors in (documents, stored, iter([documents[:9], documents[9:10], stored[10:]]), tuple(documents)):
         ids, found = minibert.search(queries, vectors, 5)
         assert np.array_equal(ids, want)
         assert np.allclose(found, np.take_along_axis(scores, want, 1), atol=FORMULA * 12)
     assert np.array_equal(minibert.search(TokenVectors.of(queries, "queries"), stored, 5, encoder.similarity)[0], want)
-    dense, among = np.ones((2, 6), "f4"), [np.eye(6, dtype="f4"), np.eye(6, dtype="f4")]  # blocks of single vectors
-    assert minibert.search(dense, iter(among), 9)[0].shape == (2, 9)
+    single = np.eye(6, dtype="f4")
+    assert minibert.search(single[:2], iter([single, single]), 9)[0].shape == (2, 9)
     one = r"pass \[queries\], to compare single vectors pass iter\(vectors\)"  # its tokens would be taken for queries
     for passed, kind, said in (
         ((queries[0], documents), ValueError, one),

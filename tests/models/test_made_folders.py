@@ -7,27 +7,26 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import checkpoints
 import distilled
 import encoders
 import numpy as np
 import pytest
 from checkpoints import change_json
-from command_line import Printed, failure, ran
+from command_line import Patch, Printed, failure, numbers, ran
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from limits import CHILD_SECONDS
 from needed import missing
 from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
 
 import minibert
-from minibert.cli import main
 from minibert.errors import CheckpointError, TokenizerError
-from minibert.files.arrays import write_safetensors
 from minibert.files.tables import convert, narrowed
 from minibert.models.open import distill as distilling
 from minibert.models.open import extract as extraction
@@ -38,6 +37,13 @@ GPT2 = Path(__file__).parents[1] / "reference" / "gpt2"
 IDS = np.arange(12).reshape(2, 6)
 # half a unit in the last place of the largest number in a table, as a share of that number
 HALF_UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+DIMS = 8
+# by float32 in the encoder, and by the rounding to float16 of numbers of this size; measured 5e-4
+ROUNDING = 2**-11 + 1e-5
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -50,8 +56,7 @@ def test_an_extracted_layer_is_the_layer(case: Path, tmp_path: Path) -> None:
             assert type(before.attention_position) is type(after.attention_position)
     original, own = (load_file(folder / "model.safetensors") for folder in (case, made.folder))
     assert own and all(np.array_equal(own[name], original[name]) for name in own), "as other readers read it"
-    names = [path.name for path in made.folder.iterdir()]
-    assert sorted(names) == ["config.json", "model.safetensors"]  # these cases have no tokenizer
+    assert files(made.folder).keys() == {"config.json", "model.safetensors"}  # these cases have no tokenizer
     assert list(tmp_path.iterdir()) == [made.folder]
 
 
@@ -62,60 +67,50 @@ def test_narrow_tables_round_to_nearest(minilm: Path, tmp_path: Path, dtype: str
         exact, rounded = before.word_embeddings.weight, after.word_embeddings.weight
         assert 0 < np.abs(exact - rounded).max() <= HALF_UNIT[dtype] * 2 * np.abs(exact).max()
         assert np.array_equal(before.LayerNorm.weight, after.LayerNorm.weight)  # vectors keep their format
-        assert after.tokenize("clouds")["input_ids"].tolist() == before.tokenize("clouds")["input_ids"].tolist()
+        assert np.array_equal(after.tokenize("clouds")["input_ids"], before.tokenize("clouds")["input_ids"])
     assert made.bytes_after < 0.51 * (made.folder / "tokenizer.json").stat().st_size + made.bytes_before * 0.27
 
 
 @pytest.mark.parametrize("there", [Path.mkdir, Path.touch, lambda path: path.symlink_to(path.parent / "nowhere")])
-def test_nothing_is_written_over(
-    there: Callable[[Path], object], minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target, command = tmp_path / "made", ["extract", "--model", str(minilm), "-o", str(tmp_path / "made")]
+def test_nothing_is_written_over(there: Any, minilm: Path, tmp_path: Path, capsys: Printed) -> None:
+    target, command = tmp_path / "made", ("extract", "--model", minilm, "-o", tmp_path / "made")
     there(target)
     before = target.lstat()
-    assert main(command) == 1
-    assert f"{target} exists; choose another name, or remove it first" in capsys.readouterr().err
+    assert f"{target} exists; choose another name, or remove it first" in failure(capsys, *command)
     assert target.lstat() == before
     target.rmdir() if target.is_dir() else target.unlink()
-    assert main(command) == 0
-    printed = capsys.readouterr().out
-    assert "before" in printed and "after" in printed
-    assert list(tmp_path.iterdir()) == [target]
+    printed, _ = ran(capsys, *command)
+    assert "before" in printed and "after" in printed and list(tmp_path.iterdir()) == [target]
 
 
-def test_a_folder_that_comes_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_comes_meanwhile_is_kept(tmp_path: Path, monkeypatch: Patch) -> None:
     target, load = tmp_path / "made", extraction.load
-
-    def meanwhile(*args: Any, **more: Any) -> Any:
-        target.mkdir()
-        (target / "thesis.txt").write_text("mine")
-        return load(*args, **more)
-
-    monkeypatch.setattr(extraction, "load", meanwhile)
+    meanwhile = lambda: (target.mkdir(), (target / "thesis.txt").write_text("mine"))  # noqa: E731
+    monkeypatch.setattr(extraction, "load", lambda *args, **more: (meanwhile(), load(*args, **more))[1])
     with pytest.raises(OSError, match="made"):
         extract(GPT2, target)
-    assert [(path.name, path.read_text()) for path in target.iterdir()] == [("thesis.txt", "mine")]
-    assert list(tmp_path.iterdir()) == [target]
+    assert files(target) == {"thesis.txt": b"mine"} and list(tmp_path.iterdir()) == [target]
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_a_full_disk_names_the_folder_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["extract", "--model", str(GPT2), "-o", str(tmp_path / "made")]) == 1
-    assert capsys.readouterr().err == f"minibert: error: {tmp_path / 'made'}: No space left on device\n"
+def test_a_full_disk_names_the_folder_and_leaves_nothing(tmp_path: Path, capsys: Printed) -> None:
+    made = tmp_path / "made"
+    assert failure(capsys, "extract", "--model", GPT2, "-o", made) == f"{made}: No space left on device"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     folder = shutil.copytree(GPT2, tmp_path / "too-large")
-    large, small = ("F32", np.full((53, 16), 1e6, np.float32)), ("F32", np.ones((16, 16), np.float32))
-    write_safetensors(folder / "model.safetensors", {"wte.weight": large, "wpe.weight": small})
-    with pytest.raises(ValueError, match=r"wte.weight.*1e\+06"):
-        extract(folder, tmp_path / "made", "float16")
-    assert list(tmp_path.iterdir()) == [folder]
-    with pytest.raises(FileNotFoundError):
-        extract(GPT2, tmp_path / "no" / "made")
-    with pytest.raises(ValueError, match="'int8'"):
-        extract(GPT2, tmp_path / "made", "int8")
+    large, small = np.full((53, 16), 1e6, np.float32), np.ones((16, 16), np.float32)
+    save_file({"wte.weight": large, "wpe.weight": small}, folder / "model.safetensors")
+    for source, made, dtype, kind, says in (
+        (folder, tmp_path / "made", "float16", ValueError, r"wte.weight.*1e\+06"),
+        (GPT2, tmp_path / "no" / "made", "float32", FileNotFoundError, "no"),
+        (GPT2, tmp_path / "made", "int8", ValueError, "'int8'"),
+    ):
+        with pytest.raises(kind, match=says):
+            extract(source, made, dtype)
+        assert list(tmp_path.iterdir()) == [folder]
 
 
 @given(arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32, allow_nan=True)))
@@ -128,10 +123,9 @@ def test_bfloat16_is_the_nearest_with_ties_to_even(x: np.ndarray) -> None:
             assert np.isnan(value) or near == value
             continue
         beside = np.array([b for b in (kept - 1, kept + 1) if 0 <= b < 65536], np.uint16)
-        distance = abs(near - value)
         for other in convert(beside, "BF16", np.dtype("float64")):
             if np.isfinite(other) and np.isfinite(near):
-                assert distance < abs(other - value) or (distance == abs(other - value) and kept % 2 == 0)
+                assert (abs(near - value), kept % 2) < (abs(other - value), 1)
 
 
 SMALLEST_CONTAINER = """
@@ -178,41 +172,29 @@ def test_runs_from_an_extracted_folder_without_network_home_disk_or_root(minilm:
         folder.chmod(0o755)
     assert run.returncode == 0, run.stderr
     first, line = run.stdout.splitlines()
-    assert first == f"(2, 384) {float(expected[0, 0])}"
-    assert np.array_equal(np.array(line.split(), np.float32), expected[0])
-
-
-DIMS = 8
-# by float32 in the encoder, and by the rounding to float16 of numbers of this size; measured 5e-4
-ROUNDING = 2**-11 + 1e-5
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> minibert.Encoder:
-    return minibert.load_encoder(distilled.write(tmp_path_factory.mktemp("bert") / "bert", "bert"))
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert first == f"(2, 384) {float(expected[0, 0])}" and np.array_equal(numbers(line), expected)
 
 
 def tokens_of(folder: Path) -> list[str]:
-    from tokenizers import Tokenizer
-
     named = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
     return sorted(named, key=named.__getitem__)
 
 
 @pytest.mark.parametrize("kind", ["bert", "xlm-roberta"])
 def test_rows_are_those_made_by_hand(kind: str, tmp_path: Path) -> None:
+    """Token by token, by the textbook: float64."""
     with minibert.load_encoder(distilled.write(tmp_path / kind, kind)) as encoder:
         made = minibert.distill(encoder, tmp_path / "made", DIMS)
         ids = [encoder.embeddings.tokenizer.id_of(token) for token in tokens_of(made.folder)]
-        expected = distilled.rows_by_hand(encoder, ids, DIMS)
+        before, after = ([encoder.tokenize("a")["input_ids"][0].tolist()[i]] for i in (0, -1))
+        x = np.array([encoder([[*before, i, *after]])[0].astype(np.float64).mean(axis=0) for i in ids])
+    _, _, directions = np.linalg.svd(x - x.mean(axis=0), full_matrices=False)
+    y = (x - x.mean(axis=0)) @ directions[:DIMS].T
+    p = 1 / np.arange(2, len(ids) + 2)
+    expected = y * np.sign(y[np.abs(y).argmax(axis=0), np.arange(DIMS)]) * (1e-4 / (1e-4 + p / p.sum()))[:, None]
     (rows,) = load_file(made.folder / "model.safetensors").values()
     assert rows.dtype == np.float16 and rows.shape == (made.tokens, made.dims) == expected.shape
-    assert np.abs(rows - expected).max() <= ROUNDING * np.abs(expected).max()
-    assert 0.5 < made.variance < 1
+    assert np.abs(rows - expected).max() <= ROUNDING * np.abs(expected).max() and 0.5 < made.variance < 1
 
 
 @pytest.mark.parametrize("kind", distilled.KINDS)
@@ -220,8 +202,6 @@ def test_the_tokenizer_splits_as_the_encoder_s_and_puts_nothing_around(kind: str
     with minibert.load_encoder(distilled.write(tmp_path / kind, kind)) as encoder:
         old = encoder.embeddings.tokenizer
         made = minibert.distill(encoder, tmp_path / "made", DIMS)
-        from tokenizers import Tokenizer
-
         new = Tokenizer.from_file(str(made.folder / "tokenizer.json"))
         number = {old.id_of(token): i for token, i in new.get_vocab().items()}
         # of Qwen's kin every piece of a word gets a space before it, not the first word alone
@@ -230,8 +210,7 @@ def test_the_tokenizer_splits_as_the_encoder_s_and_puts_nothing_around(kind: str
             assert new.encode(text).ids == [number[i] for i in ids]
             assert len(new.encode(" ".join([text] * 300)).ids) == 512
         named = set(old.named.values()) - {old.named.get("unk"), old.named.get("pad")}
-        assert not named & new.get_vocab().keys()
-    assert sorted(new.get_vocab().values()) == list(range(made.tokens))
+    assert not named & new.get_vocab().keys() and sorted(new.get_vocab().values()) == list(range(made.tokens))
 
 
 def test_what_is_dropped_leaves_no_merge_and_what_is_kept_has_its_new_id(tmp_path: Path) -> None:
@@ -240,118 +219,96 @@ def test_what_is_dropped_leaves_no_merge_and_what_is_kept_has_its_new_id(tmp_pat
     rules = json.loads((folder / "tokenizer.json").read_text())
     added = {**rules["added_tokens"][0], "content": "he", "id": rules["model"]["vocab"]["he"], "special": False}
     change_json(folder / "tokenizer.json", added_tokens=[*rules["added_tokens"], added])
-    with minibert.load_encoder(folder) as encoder:
-        new = json.loads(distilling.static_tokenizer(encoder.sentence_tokenizer).content)
+    new = json.loads(distilling.static_tokenizer(minibert.load_encoder(folder).sentence_tokenizer).content)
     assert "he" not in new["model"]["vocab"] and ["h", "e"] not in new["model"]["merges"] != []
     assert {each["content"]: each["id"] for each in new["added_tokens"]} == {"<pad>": 0, "<unk>": 1}
     folder = distilled.write(tmp_path / "albert", "albert")
     change_json(folder / "tokenizer_config.json", pad_token="[new]")
-    with minibert.load_encoder(folder) as encoder:
-        new = json.loads(distilling.static_tokenizer(encoder.sentence_tokenizer).content)
+    new = json.loads(distilling.static_tokenizer(minibert.load_encoder(folder).sentence_tokenizer).content)
     *pieces, last = new["model"]["vocab"]
     assert last == ["[new]", min(score for _, score in pieces)] and last[1] < pieces[5][1] < 0
 
 
-def test_the_folder_is_loaded_as_a_static_model(bert: minibert.Encoder, tmp_path: Path) -> None:
-    folder = minibert.distill(bert, tmp_path / "made", DIMS).folder
-    rows, tokens = load_file(folder / "model.safetensors")["embeddings"].astype(np.float32), tokens_of(folder)
+def test_the_folder_is_loaded_as_a_static_model_and_misuse_is_refused_first(tmp_path: Path) -> None:
+    bert, made = minibert.load_encoder(distilled.write(tmp_path / "bert", "bert")), tmp_path / "made"
+    for error, message, arguments in (
+        (TypeError, "encoder must be an Encoder, as load_encoder returns it, found str", {"encoder": "bert"}),
+        (ValueError, "dims must be an integer >= 1, found 0", {"dims": 0}),
+        (FileNotFoundError, "make it first", {"folder": tmp_path / "no" / "made"}),
+        (FileExistsError, "exists; choose another name, or remove it", {"folder": tmp_path}),
+    ):
+        with pytest.raises(error, match=message):
+            minibert.distill(**{"encoder": bert, "folder": made, **arguments})  # type: ignore[arg-type]
+    assert [path.name for path in tmp_path.iterdir()] == ["bert"]
+    assert minibert.distill(bert, made, DIMS).folder == made
+    rows, tokens = load_file(made / "model.safetensors")["embeddings"].astype(np.float32), tokens_of(made)
     expected = rows[[tokens.index("we"), tokens.index("lived")]].mean(axis=0)
-    with minibert.load_encoder(folder) as made:
-        assert made.max_seq_length == 512
-        assert np.abs(made.encode("We lived") - expected / np.linalg.norm(expected)).max() <= 1e-6
-        with pytest.raises(ValueError):
-            minibert.distill(made, tmp_path / "again")
+    static = minibert.load_encoder(made)
+    assert static.max_seq_length == 512
+    assert np.abs(static.encode("We lived") - expected / np.linalg.norm(expected)).max() <= 1e-6
+    with pytest.raises(ValueError):
+        minibert.distill(static, tmp_path / "again")
+    assert minibert.distill(bert, tmp_path / "whole").dims == encoders.DIM, "no more components than the width"
+    folder = encoders.write(tmp_path / "few", "bert")
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##a\n")
+    small = minibert.distill(minibert.load_encoder(folder), tmp_path / "small")
+    assert (small.tokens, small.dims) == (4, 3) and abs(small.variance - 1) < 1e-9, "nor than the tokens"
 
 
 def test_every_run_gives_the_same_bytes_on_any_number_of_threads(tmp_path: Path) -> None:
     folder = encoders.write(tmp_path / "bert", "bert", vocab_size=1500)
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(1496))]
-    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    checkpoints.write_vocab(folder, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(1496))))
     found = []
     for i, threads in enumerate((1, 1, 2, 3)):
         with minibert.load_encoder(folder, threads=threads) as encoder:
             found.append(files(minibert.distill(encoder, tmp_path / f"made{i}", DIMS).folder))
-    assert found[0] == found[1] == found[2] == found[3]
+    assert found == [found[0]] * 4
     assert found[0].keys() == {"config.json", "model.safetensors", "modules.json", "tokenizer.json"}
 
 
 def test_special_tokens_are_found_by_any_letter_that_the_vocabulary_has(tmp_path: Path) -> None:
     """GPT-2's kin has no unknown token: of a letter that is not there they make nothing."""
     folder = distilled.write(tmp_path / "roberta", "roberta")
-    rules = json.loads((folder / "tokenizer.json").read_text())
-    rows = {"\u0251" if token == "a" else token: i for token, i in rules["model"]["vocab"].items()}
-    change_json(folder / "tokenizer.json", model=rules["model"] | {"vocab": rows})
-    with minibert.load_encoder(folder) as encoder:
-        old = encoder.sentence_tokenizer
-        assert old.pieces("a") == []
-        assert distilling.around(old, ["a", "b"]) == ([old.id_of("<s>")], [old.id_of("</s>")])
-        with pytest.raises(TokenizerError):
-            distilling.around(old, ["a", ""])
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    rows = {"\u0251" if token == "a" else token: i for token, i in model["vocab"].items()}
+    change_json(folder / "tokenizer.json", model=model | {"vocab": rows})
+    old = minibert.load_encoder(folder).sentence_tokenizer
+    assert old.pieces("a") == []
+    assert distilling.around(old, ["a", "b"]) == ([old.id_of("<s>")], [old.id_of("</s>")])
+    with pytest.raises(TokenizerError):
+        distilling.around(old, ["a", ""])
 
 
-def test_no_more_components_than_the_width_or_the_tokens(bert: minibert.Encoder, tmp_path: Path) -> None:
-    assert minibert.distill(bert, tmp_path / "made").dims == encoders.DIM
-    folder = encoders.write(tmp_path / "bert", "bert")
-    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##a\n")
-    with minibert.load_encoder(folder) as encoder:
-        made = minibert.distill(encoder, tmp_path / "small")
-    assert (made.tokens, made.dims) == (4, 3) and abs(made.variance - 1) < 1e-9
-
-
-def changed(folder: Path, change: Callable[[dict[str, Any]], None]) -> minibert.Encoder:
-    tensors = dict(load_file(distilled.write(folder, "bert") / "model.safetensors"))
-    change(tensors)
+def changed(folder: Path, tensor: str, place: Any, number: float) -> minibert.Encoder:
+    tensors = load_file(distilled.write(folder, "bert") / "model.safetensors")
+    tensors[tensor][place] = number
     save_file(tensors, folder / "model.safetensors")
     return minibert.load_encoder(folder)
 
 
-def test_what_is_no_number_becomes_0_as_in_model2vec(tmp_path: Path) -> None:
-    with changed(tmp_path / "nan", lambda named: named["embeddings.word_embeddings.weight"][9].fill(np.nan)) as encoder:
-        made = distilling.static_tokenizer(encoder.sentence_tokenizer)
-        x = distilling.token_rows(encoder, made)
-        assert [i for i, row in zip(made.ids, x, strict=True) if not row.any()] == [9]
-        rows = load_file(minibert.distill(encoder, tmp_path / "made").folder / "model.safetensors")["embeddings"]
+def test_what_is_no_number_becomes_0_as_in_model2vec_and_others_are_refused(tmp_path: Path) -> None:
+    encoder = changed(tmp_path / "odd", "embeddings.word_embeddings.weight", 9, np.nan)
+    made = distilling.static_tokenizer(encoder.sentence_tokenizer)
+    x = distilling.token_rows(encoder, made)
+    assert [i for i, row in zip(made.ids, x, strict=True) if not row.any()] == [9]
+    rows = load_file(minibert.distill(encoder, tmp_path / "nan").folder / "model.safetensors")["embeddings"]
     assert np.isfinite(rows).all()
-
-
-LAST = "encoder.layer.1.output.LayerNorm"
-
-
-@pytest.mark.parametrize(
-    ("tensor", "number", "message"),
-    [
+    for tensor, number, message in (
         ("bias", np.inf, "an infinite number for the token '.*'; is its file damaged"),
         ("weight", 3e7, "float16 cannot h"),
-    ],
-)
-def test_numbers_that_no_row_can_have(tensor: str, number: float, message: str, tmp_path: Path) -> None:
-    change = lambda named: named[f"{LAST}.{tensor}"].fill(number)  # noqa: E731
-    with changed(tmp_path / "odd", change) as encoder, pytest.raises(CheckpointError, match=message):
-        minibert.distill(encoder, tmp_path / "made")
-    assert [path.name for path in tmp_path.iterdir()] == ["odd"]
+    ):
+        encoder = changed(tmp_path / "odd", f"encoder.layer.1.output.LayerNorm.{tensor}", ..., number)
+        with pytest.raises(CheckpointError, match=message):
+            minibert.distill(encoder, tmp_path / "made")
+        assert not (tmp_path / "made").exists()
 
 
 def test_a_vocabulary_with_a_token_twice_is_refused(tmp_path: Path) -> None:
     folder = distilled.write(tmp_path / "albert", "albert")
-    rules = json.loads((folder / "tokenizer.json").read_text())
-    rules["model"]["vocab"][-1] = rules["model"]["vocab"][-2]
-    change_json(folder / "tokenizer.json", model=rules["model"])
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    change_json(folder / "tokenizer.json", model=model | {"vocab": [*model["vocab"][:-1], model["vocab"][-2]]})
     with minibert.load_encoder(folder) as encoder, pytest.raises(TokenizerError):
         minibert.distill(encoder, tmp_path / "made")
-
-
-def test_misuse_is_refused_before_anything_is_computed(bert: minibert.Encoder, tmp_path: Path) -> None:
-    calls: list[tuple[type[Exception], str, dict[str, Any]]] = [
-        (TypeError, "encoder must be an Encoder, as load_encoder returns it, found str", {"encoder": "bert"}),
-        (ValueError, "dims must be an integer >= 1, found 0", {"dims": 0}),
-        (FileNotFoundError, "make it first", {"folder": tmp_path / "no" / "made"}),
-        (FileExistsError, "exists; choose another name, or remove it", {"folder": tmp_path}),
-    ]
-    (tmp_path / "mine").write_text("mine")
-    for error, message, arguments in calls:
-        with pytest.raises(error, match=message):
-            minibert.distill(**{"encoder": bert, "folder": tmp_path / "made", **arguments})
-    assert files(tmp_path) == {"mine": b"mine"}
 
 
 def test_the_command_says_what_it_made(tmp_path: Path, capsys: Printed) -> None:

@@ -1,4 +1,4 @@
-"""Words for a mask, the next word, and a text written on: against the textbook's whole models, which keep nothing."""
+"""Words for a mask, the next word, and a text written on: against the logits of each text, which keep nothing."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ import encoders
 import numpy as np
 import pytest
 import word_models
+from command_line import Patch
 from encoder_files import off
-from safetensors.numpy import load_file
-from textbook import bert_weights, gpt2_weights, llama_weights
 from tokenizer_folders import BASES, vocabulary
 
 import minibert
 from minibert import CheckpointError
-from minibert.equations.blocks import softmax
-from minibert.equations.gated_blocks import llama_model
+from minibert.equations.blocks import Linear, softmax
+from minibert.equations.gated_blocks import GatedBlock, LlamaWeights, llama_model
 from minibert.equations.input_layer import Array
 from minibert.equations.rotary import rotary_frequencies
-from minibert.equations.whole_models import bert_model, gpt2_model
 from minibert.models.heads import heads, prediction
 from minibert.models.heads.prediction import FILE, REFUSED, choose
 
@@ -31,35 +29,22 @@ SAME = 5e-6  # probabilities; measured 8e-7
 LOGITS = 1e-5  # relative to max(1, |logit|)
 SHARE = 0.04  # between a share of 4,000 draws and its probability: five standard deviations
 TEXTS = ["the [MASK] lived above", "[MASK]", "we [MASK] [MASK], the clouds"]
+TEXT = "the he"
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {name: word_models.write(tmp_path_factory.mktemp(name), name) for name in ("bert", "gpt2")}
+def bert(tmp_path_factory: pytest.TempPathFactory) -> minibert.Encoder:
+    return minibert.load_encoder(word_models.write(tmp_path_factory.mktemp("bert"), "bert"))
 
 
 @pytest.fixture(scope="module")
-def bert(folders: dict[str, Path]) -> minibert.Encoder:
-    return minibert.load_encoder(folders["bert"])
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> minibert.Encoder:
+    return minibert.load_encoder(word_models.write(tmp_path_factory.mktemp("gpt2"), "gpt2"))
 
 
-@pytest.fixture(scope="module")
-def gpt2(folders: dict[str, Path]) -> minibert.Encoder:
-    return minibert.load_encoder(folders["gpt2"])
-
-
-def textbook_of_bert(ids: list[int]) -> Array:
-    config = word_models.settings("bert")
-    tensors = encoders.tensors(config) | word_models.head("bert", config)
-    weights = bert_weights(tensors)
-    batch = np.array([ids])
-    return softmax(bert_model(batch, np.zeros_like(batch), np.ones_like(batch), weights, encoders.HEADS))[0]
-
-
-def textbook_of_gpt2(folder: Path, ids: list[int]) -> Array:
-    weights = gpt2_weights(load_file(folder / "model.safetensors"))
-    batch = np.array([ids])
-    return gpt2_model(batch, np.ones_like(batch), weights, encoders.HEADS)[0, -1]
+def likely(encoder: minibert.Encoder, ids: list[int]) -> Array:
+    """How likely each word is at each token of a text alone; the logits are the reference's: test_heads.py."""
+    return softmax(encoder.logits([ids])[0])
 
 
 def same(found: list[dict[str, Any]], probabilities: Array, k: int) -> None:
@@ -68,46 +53,53 @@ def same(found: list[dict[str, Any]], probabilities: Array, k: int) -> None:
     np.testing.assert_allclose([each["score"] for each in found], np.sort(probabilities)[::-1][:k], rtol=0, atol=SAME)
 
 
+def llama_weights(tensors: dict[str, Array]) -> LlamaWeights:
+    def block(at: str) -> GatedBlock:
+        maps = [Linear(tensors[f"{at}self_attn.{name}_proj.weight"]) for name in "qkvo"]
+        gate, up, down = (Linear(tensors[f"{at}mlp.{name}_proj.weight"]) for name in ("gate", "up", "down"))
+        norm_1, norm_2 = (tensors[f"{at}{name}_layernorm.weight"] for name in ("input", "post_attention"))
+        return GatedBlock(*maps, norm_1, gate, up, down, norm_2)
+
+    table, blocks = tensors["embed_tokens.weight"], [block(f"layers.{i}.") for i in range(2)]
+    return LlamaWeights(table, blocks, tensors["norm.weight"], table)
+
+
 def test_the_textbook_s_llama_gives_the_encoder_s_logits(tmp_path: Path) -> None:
     """Heads that share keys, a head_dim that is not the width's share, no eps or base at its default."""
     settings = encoders.config("llama", rms_norm_eps=0.1, rope_theta=500.0, tie_word_embeddings=True)
-    tensors = encoders.tensors(settings)
-    named = {f"model.{name}": x for name, x in tensors.items()} | {"lm_head.weight": tensors["embed_tokens.weight"]}
-    random = np.random.default_rng(0)
+    tensors, random = encoders.tensors(settings), np.random.default_rng(0)
     ids, mask = random.integers(0, 60, (12, 9)), np.arange(9) < random.integers(1, 10, (12, 1))
     mask[0] = np.arange(9) != 2  # no token sees it, and those behind keep their places
     frequencies = rotary_frequencies(settings["head_dim"], base=500.0)
-    found = llama_model(ids, mask, llama_weights(named), encoders.HEADS, 2, frequencies, eps=0.1)
+    found = llama_model(ids, mask, llama_weights(tensors), encoders.HEADS, 2, frequencies, eps=0.1)
     with minibert.load_encoder(checkpoints.write(tmp_path, settings, tensors)) as encoder:
         assert off(found[mask], encoder.logits(ids, attention_mask=mask.astype(int))[mask]) <= LOGITS
 
 
 @pytest.mark.parametrize("k", [1, 5, 40])
 @pytest.mark.parametrize("numbers", [1 << 22, 64], ids=["at once", "in pieces"])
-def test_likeliest_words_of_masks(
-    bert: minibert.Encoder, k: int, numbers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_likeliest_words_of_masks(bert: minibert.Encoder, k: int, numbers: int, monkeypatch: Patch) -> None:
+    ids = [bert.tokenize(text)["input_ids"][0].tolist() for text in TEXTS]
+    want, mask_id = [likely(bert, each) for each in ids], bert.embeddings.tokenizer.id_of("[MASK]")
     monkeypatch.setattr(heads, "PIECE", numbers)
     found = bert.fill(TEXTS, k=k)
     assert [len(masks) for masks in found] == [1, 1, 2]
-    for text, masks in zip(TEXTS, found, strict=True):
-        ids = bert.tokenize(text)["input_ids"][0]
-        places = np.flatnonzero(ids == bert.embeddings.tokenizer.id_of("[MASK]"))
-        for place, mask in zip(places, masks, strict=True):
-            same(mask, textbook_of_bert(ids.tolist())[place], k)
+    for own, rows, masks in zip(ids, want, found, strict=True):
+        for place, mask in zip(np.flatnonzero(np.array(own) == mask_id), masks, strict=True):
+            same(mask, rows[place], k)
     assert [len(mask) for mask in bert.fill(TEXTS[2], k=k)] == [k, k]
 
 
 @pytest.mark.parametrize("threads", [None, 1, 3])
-def test_many_texts_are_those_alone(bert: minibert.Encoder, folders: dict[str, Path], threads: int | None) -> None:
+def test_many_texts_are_those_alone(bert: minibert.Encoder, tmp_path: Path, threads: int | None) -> None:
     texts = [f"we {'lived ' * (i % 9)}[MASK]{' above' * (i % 7)} [MASK]" for i in range(200)]
-    alone = {text: bert.fill(text, k=3) for text in set(texts)}
-    with minibert.load_encoder(folders["bert"], threads=threads) as encoder:
-        for text, masks in zip(texts, encoder.fill(texts, k=3), strict=True):
-            for mask, wanted in zip(masks, alone[text], strict=True):
-                assert [each["token"] for each in mask] == [each["token"] for each in wanted]
-                scores = [[each["score"] for each in side] for side in (mask, wanted)]
-                np.testing.assert_allclose(*scores, rtol=0, atol=SAME)
+
+    def near(masks: list[list[dict[str, Any]]]) -> Any:
+        return [[word | {"score": pytest.approx(word["score"], abs=SAME)} for word in mask] for mask in masks]
+
+    alone = {text: near(bert.fill(text, k=3)) for text in set(texts)}
+    with minibert.load_encoder(word_models.write(tmp_path, "bert"), threads=threads) as encoder:
+        assert encoder.fill(texts, k=3) == [alone[text] for text in texts]
 
 
 @pytest.mark.parametrize("method", ["fill", "next_words", "complete"])
@@ -124,27 +116,24 @@ def test_all_words_there_are_and_their_pieces_of_text(bert: minibert.Encoder, gp
     ((found,),) = bert.fill(TEXTS[:1], k=10_000)
     assert len(found) == bert.config.vocab_size
     assert abs(sum(each["score"] for each in found) - 1) <= 1e-5  # measured 1.2e-7
-    (found,) = bert.fill("[MASK]", k=bert.config.vocab_size)
     assert {each["token_str"]: each["token"] for each in found}["clouds"] == bert.embeddings.tokenizer.id_of("clouds")
     pieces = {each["token_str"]: each["token"] for each in gpt2.next_words("we", k=gpt2.config.vocab_size)}
     assert len(gpt2.next_words("we")) == 5 and pieces[" w"] == gpt2.embeddings.tokenizer.id_of("\u0120w")
 
 
 def test_the_mask_is_the_tokenizer_s(tmp_path: Path) -> None:
-    with minibert.load_encoder(word_models.write(tmp_path, "roberta")) as encoder:
-        assert [len(masks) for masks in encoder.fill(["we <mask>", "<mask><mask>"])] == [1, 2]
-        with pytest.raises(ValueError, match="<mask>"):
-            encoder.fill(["<mask>", "we [MASK]"])
+    encoder = minibert.load_encoder(word_models.write(tmp_path, "roberta"))
+    assert [len(masks) for masks in encoder.fill(["we <mask>", "<mask><mask>"])] == [1, 2]
+    with pytest.raises(ValueError, match="<mask>"):
+        encoder.fill(["<mask>", "we [MASK]"])
 
 
-def test_the_next_word(gpt2: minibert.Encoder, folders: dict[str, Path]) -> None:
-    found = gpt2.next_words(word_models.TEXTS, k=6)
-    for text, words in zip(word_models.TEXTS, found, strict=True):
-        ids = gpt2.tokenize(text)["input_ids"][0].tolist()
-        same(words, softmax(textbook_of_gpt2(folders["gpt2"], ids)), 6)
+def test_the_next_word(gpt2: minibert.Encoder) -> None:
+    for text, words in zip(word_models.TEXTS, gpt2.next_words(word_models.TEXTS, k=6), strict=True):
+        same(words, likely(gpt2, gpt2.tokenize(text)["input_ids"][0].tolist())[-1], 6)
 
 
-def test_what_comes_is_decoded_with_the_text_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_comes_is_decoded_with_the_text_before_it(tmp_path: Path, monkeypatch: Patch) -> None:
     """Decoded alone, the first word would lose its space; each token alone, the bytes of a letter would be none."""
     config = word_models.settings("gpt2", vocab_size=len(vocabulary(BASES["LlamaTokenizer"])))
     checkpoints.write(tmp_path, config, encoders.tensors(config))
@@ -154,32 +143,30 @@ def test_what_comes_is_decoded_with_the_text_before_it(tmp_path: Path, monkeypat
         assert encoder.complete("the", tokens=4) == "the we\u00e9"
 
 
-def test_a_text_goes_on_to_the_end_of_the_position_table(folders: dict[str, Path]) -> None:
-    with minibert.load_encoder(folders["gpt2"]) as encoder:
+def test_a_text_goes_on_to_the_end_of_the_position_table(tmp_path: Path) -> None:
+    with minibert.load_encoder(word_models.write(tmp_path, "gpt2")) as encoder:
         vars(encoder)["config"] = {}  # nothing ends a text
-        length = len(encoder.tokenize("we")["input_ids"][0])
-        most = encoders.LONGEST - length + 1  # the last one is written, not read
-        written = encoder.complete("we", tokens=most)
         ids = encoder.tokenize("we")["input_ids"][0].tolist()
+        most = encoders.LONGEST - len(ids) + 1  # the last one is written, not read
+        said = f"tokens must be at most {most}, found {most + 1}: the text has {len(ids)} tokens, and the position"
         for _ in range(most):
-            ids.append(int(np.argmax(textbook_of_gpt2(folders["gpt2"], ids))))
+            ids.append(int(np.argmax(likely(encoder, ids)[-1])))
+        written = encoder.complete("we", tokens=most)
         assert written == encoder.embeddings.tokenizer.decode(ids, skip_special_tokens=True)
-        said = f"tokens must be at most {most}, found {most + 1}: the text has {length} tokens, and the position"
         with pytest.raises(ValueError, match=said):
             encoder.complete("we", tokens=most + 1)
 
 
 def test_chance_follows_the_seed(gpt2: minibert.Encoder) -> None:
     written = [gpt2.complete("we", tokens=8, temperature=2.0, seed=seed) for seed in (0, 0, 1, 2, 3)]
-    assert written[0] == written[1]
-    assert len(set(written)) > 2
-    greedy = gpt2.complete("we", tokens=8)
+    assert written[0] == written[1] and len(set(written)) > 2
     for kind in (np.float16, np.float32, np.int8):  # without a warning of an overflow
         assert gpt2.complete("we", tokens=8, temperature=kind(2)) == written[0]
     for wrong in (np.float32(np.inf), np.complex64(1)):
         with pytest.raises(ValueError, match=r"^temperature "):
             gpt2.complete("we", 4, temperature=wrong)  # type: ignore[arg-type]
-    assert gpt2.complete("we", tokens=8, temperature=1e-300, seed=5) == greedy == gpt2.complete("we", 8, 0, 7)
+    greedy = [gpt2.complete("we", 8), gpt2.complete("we", tokens=8, temperature=1e-300, seed=5)]
+    assert greedy == [gpt2.complete("we", 8, 0, 7)] * 2
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
@@ -192,18 +179,13 @@ def test_a_word_is_chosen_as_often_as_it_is_likely(temperature: float) -> None:
     assert choose(never, temperature, random) == choose(never, 0.0, random) == 1
 
 
-TEXT = "the he"
-
-
 def opened(folder: Path, settings: dict[str, Any] | None, **config: Any) -> minibert.Encoder:
-    word_models.write(folder, "gpt2", **config)
-    (folder / FILE).unlink(missing_ok=True)
-    if settings is not None:
-        (folder / FILE).write_text(json.dumps(settings), encoding="utf-8")
+    path = word_models.write(folder, "gpt2", **config) / FILE
+    path.unlink(missing_ok=True) if settings is None else path.write_text(json.dumps(settings), encoding="utf-8")
     return minibert.load_encoder(folder)
 
 
-def test_which_file_says_where_a_text_ends(tmp_path: Path) -> None:
+def test_which_file_says_where_a_text_ends_and_what_changes_no_word(tmp_path: Path) -> None:
     """generation_config.json alone where it is there, else config.json alone: no default of a class."""
     (first,) = opened(tmp_path, None).next_words(TEXT, k=1)
     end = first["token"]
@@ -211,9 +193,7 @@ def test_which_file_says_where_a_text_ends(tmp_path: Path) -> None:
         assert opened(tmp_path, settings, eos_token_id=config).complete(TEXT, 1) == TEXT
     for settings, config in (({}, end), ({"eos_token_id": None}, end), ({"eos_token_id": 3}, [end]), (None, None)):
         assert opened(tmp_path, settings, eos_token_id=config).complete(TEXT, 1) == TEXT + first["token_str"]
-
-
-def test_what_changes_no_word_passes(tmp_path: Path) -> None:
+    # what changes no word passes
     want = opened(tmp_path, {}).complete(TEXT, 9)
     usual = {"do_sample": True, "temperature": 0.1, "top_k": 1, "top_p": 0.1, "max_length": 2, "max_new_tokens": 1}
     neutral = {key: value for key, value in REFUSED.items() if value is not None}
@@ -235,6 +215,6 @@ def test_what_changes_the_words_and_is_not_computed_is_refused(tmp_path: Path, k
 @pytest.mark.parametrize("own", [False, True])
 def test_an_end_that_is_no_id(tmp_path: Path, end: Any, own: bool) -> None:
     encoder = opened(tmp_path, {"eos_token_id": end}) if own else opened(tmp_path, None, eos_token_id=end)
-    says = "'eos_token_id' must be an integer, a list of"
-    with pytest.raises(CheckpointError, match=f"{FILE if own else 'config.json'}: {says}"):
+    file = FILE if own else "config.json"
+    with pytest.raises(CheckpointError, match=f"{file}: 'eos_token_id' must be an integer, a list of"):
         encoder.complete("we")

@@ -11,9 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import drawn
 import numpy as np
 import pytest
 from checkpoints import BERT, change_json, write, write_wordpiece
+from command_line import Printed, failure, ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from peaks import with_peak
@@ -21,7 +23,6 @@ from reference_files import REFERENCE, opened
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import minibert
-from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import hamming, quantized
 from minibert.equations.sentences import POOLINGS, cosine, dot, euclidean, manhattan
@@ -41,8 +42,7 @@ def test_other_names_of_a_search() -> None:
     with pytest.raises(ValueError, match=r"^top_k "):
         minibert.semantic_search([1.0], [[1.0]], top_k=0)
     some = vectors(3)
-    found = minibert.semantic_search(some[:4], some, top_k=6)
-    ids, scores = minibert.search(some[:4], some, 6)
+    found, (ids, scores) = minibert.semantic_search(some[:4], some, top_k=6), minibert.search(some[:4], some, 6)
     assert [[each["corpus_id"] for each in row] for row in found] == ids.tolist()
     assert [[each["score"] for each in row] for row in found] == scores.tolist()
     assert [len(row) for row in minibert.semantic_search(some[0], some)] == [10]
@@ -121,25 +121,34 @@ def test_vectors_of_narrow_numbers_are_compared_in_float32(kind: type[np.generic
     for queries, others in ((vectors[:3], vectors), (wide[:3], vectors), (vectors[:3], wide)):
         ids, scores = minibert.search(queries, others, 20, compare)
         assert np.array_equal(ids, want[0]) and np.array_equal(scores, want[1])
+        assert scores.dtype == np.float32
     if kind in (np.int8, np.uint8) and compare is cosine:
         found = minibert.search(vectors[:3], vectors, 20, precision=np.dtype(kind).name)
         assert all(map(np.array_equal, found, want))
-    assert scores.dtype == np.float32 and (compare is not cosine or ids[:, 0].tolist() == [0, 1, 2])
+    assert compare is not cosine or ids[:, 0].tolist() == [0, 1, 2]
     ids, scores = minibert.search(vectors[:3].tolist(), vectors.tolist(), 20, compare)
     assert np.array_equal(ids, want[0]) and np.allclose(scores, want[1], rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [np.uint8, np.uint64, np.int8, np.int64, bool])
-def test_scores_of_whole_numbers_are_in_their_order(kind: Any) -> None:
-    """Sorted by their negatives, 0 of an unsigned type and the smallest of a signed one would be the nearest."""
-    random, limits = np.random.default_rng(0), (0, 1) if kind is bool else (np.iinfo(kind).min, np.iinfo(kind).max)
-    scores = np.array([int(limits[0]), int(limits[1]), int(limits[1]) - 1, *random.integers(0, 2, 60).tolist()], kind)
-    want = sorted(range(len(scores)), key=lambda i: -int(scores[i]))
+@pytest.mark.parametrize("kind", [np.uint8, np.uint64, np.int8, np.int64, bool, float])
+def test_scores_of_any_kind_are_in_their_order(kind: Any) -> None:
+    """Sorted by their negatives, 0 of an unsigned type and the smallest of a signed one would be the nearest.
+
+    Those that are no numbers come last. The caller's function scores blocks of any size.
+    """
+    least, most = (0, 1) if kind in (bool, float) else (int(np.iinfo(kind).min), int(np.iinfo(kind).max))
+    scores = np.array([least, most, most - 1, *np.random.default_rng(0).integers(0, 2, 60).tolist()], kind)
+    if kind is float:
+        scores = np.full(25, np.nan)
+        scores[[3, 8, 6, 1, 10]] = 3, 3, 2, 1, 0
+    want = sorted(range(len(scores)), key=lambda i: (bool(np.isnan(scores[i])), -int(np.nan_to_num(scores[i]))))
     places = np.arange(len(scores))[:, None]
-    for k in (1, 5, 63):
-        for blocks in (places, iter([places[:1], places[1:4], places[4:]])):
-            ids, found = minibert.search([0], blocks, k, lambda _, block: scores[block.T])
-            assert ids[0].tolist() == want[:k] and found.dtype == kind
+    for k in (1, 4, 5, 7, len(scores)):
+        for step in (1, 2, 3, 25, len(scores)):
+            blocks = [places[i : i + step] for i in range(0, len(scores), step)]
+            vectors = iter(blocks) if len(blocks) > 1 else places
+            ids, found = minibert.search([0], vectors, k, lambda _, block: scores[block.T])
+            assert ids[0].tolist() == want[:k] and found.dtype == kind, (k, step)
 
 
 @pytest.mark.parametrize("compare", [cosine, dot, euclidean, manhattan])
@@ -157,27 +166,14 @@ def test_a_vector_that_is_no_number_is_named(compare: Any, bad: float) -> None:
     assert minibert.search(wide, wide, 2, compare)[0].tolist() == [[0, 1]] * 2
 
 
-def test_scores_that_are_no_numbers_come_last() -> None:
-    """The caller's function scores blocks of any size."""
-    scores = np.full(25, np.nan)
-    scores[[3, 8, 6, 1, 10]] = 3, 3, 2, 1, 0
-    places = np.arange(25)[:, None]
-    for k in (1, 4, 5, 7, 25):
-        for step in (1, 2, 3, 25):
-            blocks = iter([places[i : i + step] for i in range(0, 25, step)])
-            ids, _ = minibert.search([0], blocks, k, lambda _, block: scores[block.T])
-            assert ids[0].tolist() == [3, 8, 6, 1, 10, 0, 2, 4, 5, 7, 9, *range(11, 25)][:k]
-
-
 # the same rows in float64 by another order of additions: measured 3e-16
 TOLERANCE = 1e-14
 
 
 @pytest.mark.parametrize(("word", "token"), [("king", "king"), ("Paris", "paris"), ("##ing", "##ing")])
 def test_the_neighbours_in_a_real_table_are_those_of_the_definition(word: str, token: str, minilm: Path) -> None:
-    layer = minibert.load(minilm)
+    layer, tokens = minibert.load(minilm), (minilm / "vocab.txt").read_text("utf-8").splitlines()
     table = np.asarray(layer.word_embeddings.weight, np.float64)
-    tokens = (minilm / "vocab.txt").read_text("utf-8").splitlines()
     row = table[tokens.index(token)]
     cosines = table @ row / np.sqrt(np.sum(table * table, axis=1) * (row @ row))
     left_out = re.compile(r"\[(unused\d+|PAD|UNK|CLS|SEP|MASK)\]")
@@ -199,29 +195,11 @@ def test_a_word_is_looked_up_as_it_stands_in_a_text(tmp_path: Path) -> None:
     folder = write(tmp_path, BERT)
     reader.save(str(folder / "tokenizer.json"))
     layer = minibert.load(folder)
-    row = {word: layer.word_embeddings(i).astype(np.float64) for i, word in enumerate(words)}
-
-    def cosine(a: str, b: str) -> float:
-        return float(row[a] @ row[b] / np.sqrt((row[a] @ row[a]) * (row[b] @ row[b])))
-
+    row = {word: layer.word_embeddings(i) for i, word in enumerate(words)}
     for word, token in (("dog", "Ġdog"), ("Ġdog", "Ġdog"), ("cat", "cat"), ("Ġd", "Ġd")):
         found = layer.nearest(word, 100)
         assert {name for name, _ in found} == set(words) - {token}, "no row beyond the tokenizer's"
-        assert all(abs(similarity - cosine(token, name)) <= TOLERANCE for name, similarity in found)
-
-
-@pytest.mark.parametrize(
-    ("word", "says"),
-    [
-        ("embeddings", "'embeddings' .*em ##bed ##ding ##s"),
-        ("new york", "new york"),
-        ("☃", r"'☃' .*\[UNK\]"),
-        ("", "'' has no token in this vocabulary; give a word"),
-    ],
-)
-def test_a_word_without_a_row_is_told_what_it_is(word: str, says: str, minilm: Path) -> None:
-    with pytest.raises(ValueError, match=says):
-        minibert.load(minilm).nearest(word)
+        assert all(abs(similarity - drawn.cosine(row[token], row[name])) <= TOLERANCE for name, similarity in found)
 
 
 def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
@@ -237,13 +215,14 @@ def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
     assert found and peak < 5 * BLOCK * dim * 8 < rows * dim * 4
 
 
-def test_the_command_prints_words_with_cosines(minilm: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["nearest", "king", "Paris", "-k", "2", "-m", str(minilm)]) == 0
+def test_the_command_prints_words_with_cosines_or_what_a_word_is(minilm: Path, capsys: Printed) -> None:
     said = "king\n  kings   0.6904\n  queen   0.6273\n\nParis\n  parisian   0.5689\n  france     0.5090\n"
-    assert capsys.readouterr() == (said, "")
-    assert main(["nearest", "king", "embeddings", "-m", str(minilm)]) == 1
-    out, err = capsys.readouterr()
-    assert out == "" and "4 pieces" in err
+    assert ran(capsys, "nearest", "king", "Paris", "-k", 2, "-m", minilm) == (said, "")
+    for word, says in (
+        ("embeddings", "'embeddings' .*4 pieces.*em ##bed ##ding ##s"), ("new york", "new york"),
+        ("☃", r"'☃' .*\[UNK\]"), ("", "'' has no token in this vocabulary; give a word"),
+    ):  # fmt: skip
+        assert re.search(says, failure(capsys, "nearest", "king", word, "-m", minilm)), word
 
 
 # -- a similarity split by tokens --------------------------------------------------------------------------------------
@@ -253,16 +232,14 @@ IDENTITY = "torch.nn.modules.linear.Identity"
 WORDS = st.lists(st.sampled_from(["we", "lived", "clouds", ",", "."]), min_size=1, max_size=14).map(" ".join)
 DENSE = ["sentences-bare", "sentences-search", "sentences-t5", "sentences-two-dense", "static-half", "static-plain"]
 LATE = ["late-bare", "late-fixed", "late-least", "late-pylate", "late-stanford"]
-
 encoder_of = cache(opened)
 
 
 def check_sum(encoder: minibert.Encoder, text: str, other: str, names: tuple[str | None, str | None]) -> None:
     split = encoder.similarity_pairs(text, other, names)
     first, second = (encoder.encode(each, name, task=name) for each, name in zip((text, other), names, strict=True))
-    lengths = 1.0
-    if encoder.sentence_config.measure == "dot":
-        lengths = max(1.0, float(np.linalg.norm(first) * np.linalg.norm(second)))
+    dots = encoder.sentence_config.measure == "dot"
+    lengths = max(1.0, float(np.linalg.norm(first) * np.linalg.norm(second))) if dots else 1.0
     assert split.pairs.shape == (len(split.tokens), len(split.others))
     best = sorted(np.ndindex(split.pairs.shape), key=lambda place: -split.pairs[place])[:3]
     assert split.largest(3) == [(split.tokens[i], split.others[j], split.pairs[i, j]) for i, j in best]
@@ -322,19 +299,18 @@ def test_late_interaction_adds_each_query_token_s_best(name: str, text: str, oth
     assert ((split.pairs != 0).sum(axis=1) <= 1).all()
 
 
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        ("sentences-cls", "the first token"), ("sentences-last-token", "the last token"), ("clip", "the end token"),
-        ("sentences-causal", "weightedmean, lasttoken"), ("sentences-dense", "Dense"),
-        ("sentences-modules", "LayerNorm"),
-        ("sentences-flags", "manhattan"), ("sentences-prompts", "euclidean"), ("uses-sparse", "SparseEncoder"),
-        ("uses-reranker", "CrossEncoder"),
-    ],
-)  # fmt: skip
-def test_a_similarity_that_is_no_sum_is_refused_by_name(name: str, found: str) -> None:
-    with pytest.raises(ValueError, match=found):
-        encoder_of(name).similarity_pairs("we lived", "above")
+NO_SUM = {
+    "sentences-cls": "the first token", "sentences-last-token": "the last token", "clip": "the end token",
+    "sentences-causal": "weightedmean, lasttoken", "sentences-dense": "Dense", "sentences-modules": "LayerNorm",
+    "sentences-flags": "manhattan", "sentences-prompts": "euclidean", "uses-sparse": "SparseEncoder",
+    "uses-reranker": "CrossEncoder",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_SUM)
+def test_a_similarity_that_is_no_sum_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ValueError, match=NO_SUM[name]):
+        opened(name).similarity_pairs("we lived", "above")
 
 
 @pytest.mark.parametrize("pooling", SUMS)

@@ -7,30 +7,29 @@ import os
 import re
 import shutil
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from checkpoints import change_json, same_bits
+from command_line import Printed, ran
 from reference_files import REFERENCE, changed
 from safetensors.numpy import load_file, save_file
 
 import minibert
-from minibert.cli import main
 from minibert.families.rows import BLOCKS, FAMILIES
 from minibert.files import reading
 from minibert.files.checkpoint import open_folder
 from minibert.models.open.binder import unread
-from minibert.models.open.load_encoder import load_encoder
 from minibert.models.sentences import folder as folders
 from minibert.models.sentences.folder import ODDITIES, FolderFiles, mended
 
 SETTINGS, TOKENIZER, DENSE = "sentence_bert_config.json", "tokenizer_config.json", "sentences-dense"
-
-
+CONFIG = "config_sentence_transformers.json"
+FOLDERS = "sentences-dense sentences-bare late-pylate late-stanford uses-sparse-router uses-reranker static-dense"
 NO_LIST, NO_CONFIG = "must be a list of modules, each with a type and a path", "the {} has no config.json, .* fetch the"
 # folder, file, what is in it instead, None: it is not there
 INSTEAD: list[tuple[str, str, str | None, str]] = [
@@ -74,25 +73,21 @@ def test_longest_lengths(name: str, file: str, change: Any, longest: int, said: 
 
 def test_true_is_no_number_of_tokens(tmp_path: Path) -> None:
     """transformers takes the whole text then; where the settings name no number of their own, it is refused."""
-    true = {"model_max_length": True}
     with pytest.raises(minibert.CheckpointError):
-        changed(tmp_path, DENSE, "tokenizer_config.json", true)
-    folder = shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "own")
-    change_json(folder / "tokenizer_config.json", **true)
-    change_json(folder / SETTINGS, max_seq_length=5)
-    own = minibert.load_encoder(folder).sentence_config
+        changed(tmp_path, DENSE, TOKENIZER, {"model_max_length": True})
+    change_json(tmp_path / "model" / SETTINGS, max_seq_length=5)
+    own = minibert.load_encoder(tmp_path / "model").sentence_config
     assert (own.longest, own.tokenizer_length) == (5, None)
 
 
 @pytest.mark.parametrize("name", ["sentences-dense", "sentences-flags"])  # the second one lowercases on its own
 def test_a_long_text_is_cut_where_the_tokenizer_says(tmp_path: Path, name: str) -> None:
-    whole = "We lived above the clouds"
     for side, kept in (("left", "above the clouds"), ("right", "We lived above")):
-        encoder = changed(tmp_path, name, "tokenizer_config.json", {"truncation_side": side})
-        encoder.max_seq_length = 5  # two special tokens
-        assert same_bits(encoder.encode([whole]), encoder.encode([kept])), side
-        assert not same_bits(encoder.encode([whole]), encoder.encode(["lived above the"]))
-        encoder.close()
+        with changed(tmp_path, name, TOKENIZER, {"truncation_side": side}) as encoder:
+            encoder.max_seq_length = 5  # two special tokens
+            whole = encoder.encode(["We lived above the clouds"])
+            assert same_bits(whole, encoder.encode([kept])), side
+            assert not same_bits(whole, encoder.encode(["lived above the"]))
 
 
 def test_a_model_made_to_continue_a_text_takes_its_last_token(tmp_path: Path) -> None:
@@ -104,28 +99,21 @@ def test_a_model_made_to_continue_a_text_takes_its_last_token(tmp_path: Path) ->
     assert poolings(architectures=["RobertaForCausalLM"], is_causal=False) == ("mean",)
     assert poolings(architectures=["GPT2LMHeadModel"]) == ("mean",)
     with pytest.raises(minibert.CheckpointError, match=r"'is_causal' .*'false'"):
-        changed(tmp_path, "sentences-bare", "config.json", {"architectures": ["XForCausalLM"], "is_causal": "false"})
+        poolings(architectures=["XForCausalLM"], is_causal="false")
     for odd in (5, {}, [], "BertModel", [None]):
-        encoder = changed(tmp_path, "sentences-bare", "config.json", {"architectures": odd})
-        assert encoder.sentence_config.poolings == ("mean",)
+        assert poolings(architectures=odd) == ("mean",)
 
 
-def without(*keys: str) -> Any:
-    return lambda settings: {key: value for key, value in settings.items() if key not in keys}
+def test_what_an_older_dense_leaves_out_has_its_default_and_each_tensor_its_use(tmp_path: Path) -> None:
+    def off(change: Any) -> float:
+        found = changed(tmp_path, DENSE, "2_Dense/config.json", change).encode("we lived")
+        return float(np.abs(found - load_file(REFERENCE / DENSE / "vectors.safetensors")["1"]).max())
 
-
-def test_what_an_older_dense_leaves_out_has_its_default(tmp_path: Path) -> None:
-    stored = load_file(REFERENCE / "sentences-dense" / "vectors.safetensors")["1"]
-    found = changed(tmp_path, DENSE, "2_Dense/config.json", without("bias", "activation_function", "module_input_name"))
-    assert np.abs(found.encode("we lived") - stored).max() <= 2e-6
-    for other in ({"activation_function": "torch.nn.Identity"}, {"activation_function": "torch.nn.ReLU"}):
-        assert np.abs(changed(tmp_path, DENSE, "2_Dense/config.json", other).encode("we lived") - stored).max() > 0.01
-
-
-def test_a_tensor_that_nothing_uses_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(REFERENCE / "sentences-dense", folder)
-    path = folder / "2_Dense" / "model.safetensors"
+    left_out = {"bias", "activation_function", "module_input_name"}
+    assert off(lambda data: {key: data[key] for key in data.keys() - left_out}) <= 2e-6
+    for other in ("torch.nn.Identity", "torch.nn.ReLU"):
+        assert off({"activation_function": other}) > 0.01
+    path = tmp_path / "model" / "2_Dense" / "model.safetensors"  # a tensor has no default, and each is used
     stored = load_file(path)
     for tensors, says in (
         ({**stored, "residual.weight": np.ones((6, 8), np.float32)}, "2_Dense/model.safetensors: .*residual.w"),
@@ -134,28 +122,26 @@ def test_a_tensor_that_nothing_uses_is_refused(tmp_path: Path) -> None:
     ):
         save_file(tensors, path)
         with pytest.raises(minibert.CheckpointError, match=says):
-            minibert.load_encoder(folder)
+            minibert.load_encoder(tmp_path / "model")
 
 
 @pytest.mark.parametrize("named", ["Dot", "dot_score", "maxsim", ["dot"], 1])
 def test_a_measure_by_another_name_is_passed_over_with_a_word(named: Any, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="'similarity_fn_name'"):
-        encoder = changed(tmp_path, DENSE, "config_sentence_transformers.json", {"similarity_fn_name": named})
+        encoder = changed(tmp_path, DENSE, CONFIG, {"similarity_fn_name": named})
     assert encoder.similarity([3.0, 4.0], [[6.0, 8.0]]).tolist() == [[1]]
     with pytest.warns(UserWarning, match=r"\bdot\b"):
-        encoder = changed(tmp_path / "sparse", "uses-sparse", "config_sentence_transformers.json",
-                          {"similarity_fn_name": named})  # fmt: skip
+        encoder = changed(tmp_path, "uses-sparse", CONFIG, {"similarity_fn_name": named})
     assert encoder.sentence_config.measure == "dot"
 
 
 def test_lengths_of_tasks_end_at_the_positions(tmp_path: Path) -> None:
-    text = " ".join(["we"] * 50)
-    settings = {"query_length": 500, "document_length": 6}
-    encoder = changed(tmp_path, DENSE, "sentence_bert_config.json", {"max_seq_length": 9, **settings})
+    settings = {"max_seq_length": 9, "query_length": 500, "document_length": 6}
+    encoder = changed(tmp_path, DENSE, SETTINGS, settings)
     cut = {"encode": 7, "encode_query": 30, "encode_document": 4}  # beside [CLS] and [SEP]; there are 32 positions
     for method, count in cut.items():
-        whole = encoder.encode(" ".join(["we"] * count), task="query")
-        assert np.abs(getattr(encoder, method)(text) - whole).max() < 1e-6, method
+        whole = encoder.encode("we " * count, task="query")
+        assert np.abs(getattr(encoder, method)("we " * 50) - whole).max() < 1e-6, method
 
 
 MAKES: dict[str, Callable[[Path], None]] = {
@@ -164,14 +150,13 @@ MAKES: dict[str, Callable[[Path], None]] = {
     "is a folder": Path.mkdir,
     "is no file": os.mkfifo,
 }
-FILES = ("modules.json", "config.json", "1_Pooling/config.json", "sentence_bert_config.json", "tokenizer_config.json")
+FILES = ("modules.json", "config.json", "1_Pooling/config.json", SETTINGS, TOKENIZER)
 
 
-@pytest.mark.parametrize("file", [*FILES, "config_sentence_transformers.json", "2_Dense/model.safetensors"])
+@pytest.mark.parametrize("file", [*FILES, CONFIG, "2_Dense/model.safetensors"])
 @pytest.mark.parametrize("said", MAKES)
 def test_what_is_no_file_is_not_taken_as_absent(tmp_path: Path, file: str, said: str) -> None:
-    shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "model")
-    path = tmp_path / "model" / file
+    path = shutil.copytree(REFERENCE / DENSE, tmp_path / "model") / file
     path.unlink()
     MAKES[said](path)
     with pytest.raises(minibert.CheckpointError, match=f"{file} {said}"):
@@ -181,8 +166,8 @@ def test_what_is_no_file_is_not_taken_as_absent(tmp_path: Path, file: str, said:
 @pytest.mark.parametrize("kind", ["BoW", "WordEmbeddings", "Asym"])
 def test_a_folder_without_a_transformer_is_refused_by_its_module(tmp_path: Path, kind: str) -> None:
     name = f"sentence_transformers.models.{kind}"
-    modules = [{"idx": 0, "name": "0", "path": f"0_{kind}", "type": name}]
-    (tmp_path / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    text = json.dumps([{"idx": 0, "name": "0", "path": f"0_{kind}", "type": name}])
+    (tmp_path / "modules.json").write_text(text, encoding="utf-8")
     (tmp_path / f"0_{kind}").mkdir()
     for load in (minibert.load_encoder, minibert.load):
         with pytest.raises(minibert.CheckpointError, match=name) as refused:
@@ -198,52 +183,47 @@ def test_an_input_layer_in_a_subfolder_says_where_it_is() -> None:
 
 def test_prompts_that_a_folder_does_not_name_are_empty(tmp_path: Path) -> None:
     """ "query" and "document" are there in any case, and null is no text."""
-    file = "config_sentence_transformers.json"
     for prompts in (None, {}, {"passage": "a: "}, {"query": None, "document": "", "passage": "a: "}):
-        encoder = changed(tmp_path, DENSE, file, {"prompts": prompts})
+        encoder = changed(tmp_path, DENSE, CONFIG, {"prompts": prompts})
         for method in (encoder.encode_query, encoder.encode_document):
             assert same_bits(method("we lived"), encoder.encode("we lived"))
     assert np.abs(encoder.encode("we lived", "passage") - encoder.encode("a: we lived")).max() <= 1e-6
 
 
-CODE = {"AutoModel": "modeling_own.Own"}
+def warned(folder: Path) -> list[str]:
+    """What a load and a call warn of, in this file's name."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        minibert.load_encoder(folder).encode("we lived")
+    assert {Path(each.filename) for each in caught} <= {Path(__file__)}
+    return [str(each.message) for each in caught]
 
 
 @pytest.mark.parametrize(
     ("named", "pooling", "says"),
     [
-        ("Qwen3BidirectionalModel", "lasttoken", 'as Qwen3BidirectionalModel says, set "is_causal": false'),
-        ("OwnEmbedding", "mean", 'as a mean over tokens suggests, set "is_causal": false'),
-        ("OwnEmbedding", "lasttoken", "no token sees those after it$"),
-        ("Qwen3ForCausalLM", "mean", None),
-        ("Qwen3Model", "mean", None),
+        ("Qwen3BidirectionalModel", "lasttoken", ['as Qwen3BidirectionalModel says, set "is_causal": false']),
+        ("OwnEmbedding", "mean", ['as a mean over tokens suggests, set "is_causal": false']),
+        ("OwnEmbedding", "lasttoken", ["no token sees those after it$"]),
+        ("Qwen3ForCausalLM", "mean", []), ("Qwen3Model", "mean", []),
     ],
-)
-def test_a_causal_model_s_own_code(tmp_path: Path, named: str, pooling: str, says: str | None) -> None:
+)  # fmt: skip
+def test_a_causal_model_s_own_code(tmp_path: Path, named: str, pooling: str, says: list[str]) -> None:
     folder = shutil.copytree(REFERENCE / "sentences-last-token", tmp_path / "model")
-    change_json(folder / "config.json", architectures=[named], auto_map=CODE)
+    change_json(folder / "config.json", architectures=[named], auto_map={"AutoModel": "modeling_own.Own"})
     change_json(folder / "1_Pooling" / "config.json", pooling_mode=pooling)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        minibert.load_encoder(folder).encode("we lived")
-    assert len(caught) == (says is not None)
-    if says is not None:
-        assert re.search(rf"'auto_map'.* not run: .*{says}", str(caught[0].message))
-        assert Path(caught[0].filename) == Path(__file__)
+    for message, said in zip(warned(folder), says, strict=True):
+        assert re.search(rf"'auto_map'.* not run: .*{said}", message)
 
 
-def test_tensors_that_nothing_reads_are_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tensors_that_nothing_reads_are_named_once(tmp_path: Path, capsys: Printed) -> None:
     """voyage-4-nano is a qwen3 with a map of each token that its own code applies."""
     folder = shutil.copytree(REFERENCE / "sentences-last-token", tmp_path / "model")
     change_json(folder / "config.json", architectures=["VoyageQwen3BidirectionalEmbedModel"], is_causal=False)
     named = load_file(folder / "model.safetensors")
     save_file(named | {"linear.weight": np.ones((4, 8), np.float32)}, folder / "model.safetensors")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        minibert.load_encoder(folder).encode("we lived")
-    assert ["linear.weight" in str(each.message) for each in caught] == [True]
-    assert main(["info", str(folder)]) == 0
-    assert re.search(r"^not read +linear\.weight$", capsys.readouterr().out, re.MULTILINE)
+    assert ["linear.weight" in message for message in warned(folder)] == [True]
+    assert re.search(r"^not read +linear\.weight$", ran(capsys, "info", folder)[0], re.MULTILINE)
 
 
 def test_all_tensors_of_the_reference_s_folders_are_read_or_known(minilm: Path) -> None:
@@ -281,19 +261,13 @@ def test_an_oddity_is_read_as_the_settings_of_today(oddity: Any, tmp_path: Path)
         assert mended(oddity.kind, files) == FOUND[oddity.name][1]
 
 
-FOLDERS = "sentences-dense sentences-bare late-pylate late-stanford uses-sparse-router uses-reranker static-dense"
-
-
 @pytest.mark.parametrize("name", FOLDERS.split())
 def test_each_small_file_is_opened_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a load; the tokenizer's are opened when a text comes, but of a static model, whose length one says."""
-    seen: Counter[str] = Counter()
-
-    def noted(path: Any, *options: Any, **more: Any) -> Any:
-        seen[str(path)] += str(path).endswith((".json", ".metadata"))
-        return open(path, *options, **more)
-
+    noted = mock.Mock(side_effect=open)
     for module in (reading, folders):
         monkeypatch.setattr(module, "open", noted, raising=False)
-    load_encoder(REFERENCE / name).close()
-    assert sum(seen.values()) > 1 and max(seen.values()) == 1, seen
+    minibert.load_encoder(REFERENCE / name).close()
+    paths = [str(call.args[0]) for call in noted.call_args_list]
+    small = [path for path in paths if path.endswith((".json", ".metadata"))]
+    assert len(small) == len(set(small)) > 1, small

@@ -29,6 +29,7 @@ TEXTS = ["", "we", "We lived above the clouds!", "clouds above ☃", "a b c d e 
 MAPPING = np.arange(VOCAB) * 7 % 11
 WEIGHTS = np.linspace(0.1, 2, VOCAB, dtype="f4")
 DISTILLED = {"model_type": "model2vec", "normalize": True}
+BOTH = {"mapping": MAPPING, "weights": WEIGHTS.astype("f2")}
 
 
 def by_hand(encoder: minibert.Encoder, rows: Array, texts: list[str], longest: int | None = None) -> Array:
@@ -36,21 +37,18 @@ def by_hand(encoder: minibert.Encoder, rows: Array, texts: list[str], longest: i
     return np.stack([np.add.reduce(rows[i], axis=0) / np.float32(max(1, len(i))) for i in ids])
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [
-        dict(inside=""), dict(inside="."), dict(inside="0_StaticEmbedding"), dict(weight=ROWS), dict(inside=None),
-        dict(weight=ROWS, inside="0_StaticEmbedding"), dict(inside=None, weight=ROWS), dict(inside=None, config={}),
-        dict(inside=None, config={"model_type": "model2vec"}), dict(config={"model_type": "other"}),
-        dict(config={"normalize": True, "max_length": 3}), dict(config={"model_type": "model2vec"}),
-    ],
-)  # fmt: skip
-def test_every_layout_is_the_same_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, Any]
-) -> None:
+LAYOUTS: list[dict[str, Any]] = [
+    dict(inside=""), dict(inside="."), dict(inside="0_StaticEmbedding"), dict(weight=ROWS), dict(inside=None),
+    dict(weight=ROWS, inside="0_StaticEmbedding"), dict(inside=None, weight=ROWS), dict(inside=None, config={}),
+    dict(inside=None, config={"model_type": "model2vec"}), dict(config={"model_type": "other"}),
+    dict(config={"normalize": True, "max_length": 3}), dict(config={"model_type": "model2vec"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_is_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Any) -> None:
     """Each key of config.json may be missing, and with modules.json none of them counts."""
-    folder = static_folder(tmp_path / "model", **layout)
-    encoder = minibert.load_encoder(folder)
+    encoder = minibert.load_encoder(static_folder(tmp_path / "model", **layout))
     want = by_hand(encoder, ROWS, TEXTS)
     assert same_bits(encoder.encode(TEXTS), want) and not want[0].any()
     monkeypatch.chdir(tmp_path)  # a name that is there is a folder, whatever it holds
@@ -66,10 +64,10 @@ def test_rows_that_give_no_number_are_an_error(tmp_path: Path, bad: float) -> No
     calls = [lambda texts: encoder.encode(texts, threads=4)]
     if not abs(bad) < np.inf:
         calls.append(lambda texts: encoder.encode(texts, output_value="token_embeddings"))
-    for call in (*calls, minibert.load(tmp_path / "model").embed):
-        for texts in (["we lived above"], [" ".join(words) for words in product(("we", "lived", "above"), repeat=8)]):
-            with pytest.raises(minibert.CheckpointError):
-                call(texts)
+    many = [" ".join(words) for words in product(("we", "lived", "above"), repeat=8)]
+    for call, texts in product([*calls, minibert.load(tmp_path / "model").embed], (["we lived above"], many)):
+        with pytest.raises(minibert.CheckpointError):
+            call(texts)
 
 
 def test_the_vocabulary_has_no_special_tokens_around_a_text(tmp_path: Path) -> None:
@@ -78,8 +76,8 @@ def test_the_vocabulary_has_no_special_tokens_around_a_text(tmp_path: Path) -> N
     assert encoder.tokens(batch["input_ids"])[1] == ["the", "clouds"] and list(batch) == ["input_ids", "attention_mask"]
     trace = encoder.trace(**batch)
     assert same_bits(trace["embedding"], ROWS[batch["input_ids"]]) and same_bits(encoder["embedding"].weight, ROWS)
-    keep = batch["attention_mask"] == 1
-    assert same_bits(encoder(**batch)[keep], trace["hidden_states.0"][keep]) and not encoder(**batch)[~keep].any()
+    keep, x = batch["attention_mask"] == 1, encoder(**batch)
+    assert same_bits(x[keep], trace["hidden_states.0"][keep]) and not x[~keep].any()
     assert encoder(**encoder.tokenize(["", "we"])).shape == (2, 1, 8)
     assert repr(encoder) == "embedding  Embedding(64, 8)"
 
@@ -106,15 +104,16 @@ def test_where_a_text_is_cut(tmp_path: Path) -> None:
     encoder.max_seq_length = None
     assert same_bits(encoder.encode(TEXTS), by_hand(encoder, ROWS, TEXTS))
     assert minibert.load_encoder(static_folder(tmp_path / "whole")).max_seq_length is None
+    layer = minibert.load_encoder(static_folder(tmp_path / "short", longest=2)).embeddings  # a page has no other token
+    assert next(explain(layer, "we lived above", truncation=True)).startswith("2 tokens")
+    with pytest.raises(ValueError, match=r"\b3\b"):
+        next(explain(layer, "we lived above"))
 
 
 @pytest.mark.parametrize("kind", ["f4", "f2", "f8", "i1"])
-@pytest.mark.parametrize("shared", [{}, {"weights": WEIGHTS}, {"mapping": MAPPING}, {"mapping": MAPPING, "weights": 1}])
+@pytest.mark.parametrize("shared", [{}, {"weights": WEIGHTS}, {"mapping": MAPPING}, BOTH], ids=" ".join)
 def test_rows_of_every_format_and_what_ids_share(tmp_path: Path, kind: str, shared: dict[str, Any]) -> None:
     """A row is converted to float32, then multiplied in float32; int8 rows are integers."""
-    shared = {
-        name: WEIGHTS.astype("f2") if name == "weights" and "mapping" in shared else x for name, x in shared.items()
-    }
     stored = (20 * numbers(11 if "mapping" in shared else VOCAB, 8, seed=3)).astype(kind)
     folder = static_folder(tmp_path, embeddings=stored, **shared)
     rows = stored.astype("f4")[shared.get("mapping", np.arange(VOCAB))]
@@ -138,18 +137,9 @@ def test_the_same_bits_among_thousands_and_from_many_threads() -> None:
             assert same_bits(found[::-1], one)
     assert all(same_bits(encoder.encode(texts[i]), one[i]) for i in (0, 7, 500, 1299, 1300, 1301))
     tokens = encoder.encode(texts[:1100], output_value="token_embeddings", threads=3)
-    assert [len(rows) for rows in tokens[:1100:9]] == [
-        len(encoder.tokenize(text)["input_ids"][0]) for text in texts[:1100:9]
-    ]
+    assert all(len(tokens[i]) == encoder.tokenize(texts[i])["input_ids"].size for i in range(0, 1100, 9))
     with pytest.raises(TypeError, match=r"texts\[1300\] must be a str, found int"):
         encoder.encode([*texts[:1300], 7, *texts], threads=3)  # type: ignore[list-item]
-
-
-def test_a_page_has_no_token_that_encode_truncates(tmp_path: Path) -> None:
-    layer = minibert.load_encoder(static_folder(tmp_path, longest=2)).embeddings
-    assert next(explain(layer, "we lived above", truncation=True)).startswith("2 tokens")
-    with pytest.raises(ValueError, match=r"\b3\b"):
-        next(explain(layer, "we lived above"))
 
 
 def test_commands_and_engines_take_a_static_folder(tmp_path: Path, capsys: Printed) -> None:
@@ -172,11 +162,11 @@ def test_commands_and_engines_take_a_static_folder(tmp_path: Path, capsys: Print
     assert np.allclose(np.load(tmp_path / "v.npy"), want, atol=1e-6)
     out, _ = ran(capsys, "verify", folder, "--vectors", tmp_path / "v.npy", "--texts", tmp_path / "texts.txt")
     assert f"{folder} (static)" in out
-    for refused, message in (
-        (["verify", folder], "transformers has no static models; name a file with another program's vectors with -"),
-        (["extract", folder, "-o", tmp_path / "x"], "is a static model, which is only an input layer already; copy"),
-        (["explain", "we", "--block", 0, "-m", folder], "this model has no blocks"),
-        (["plot", "attention", "--text", "we", "-o", tmp_path / "x.svg", "-m", folder], "a static model has no blocks"),
+    for message, *refused in (
+        ("transformers has no static models; name a file with another program's vectors with -", "verify", folder),
+        ("is a static model, which is only an input layer already; copy", "extract", folder, "-o", tmp_path / "x"),
+        ("this model has no blocks", "explain", "we", "--block", 0, "-m", folder),
+        ("a static model has no blocks", "plot", "attention", "--text", "we", "-o", tmp_path / "x.svg", "-m", folder),
     ):
         assert message in failure(capsys, *refused)
 
@@ -195,22 +185,19 @@ def test_what_needs_a_head_says_that_a_static_model_has_none(tmp_path: Path, ins
             use()
 
 
-@pytest.mark.parametrize(
-    ("tensors", "message"),
-    [
-        ({"embeddings": ROWS[0]}, r"'embeddings' .*\(8,\)"),
-        ({"embeddings": ROWS[:0]}, r"'embeddings' .*\(0, 8\)"),
-        ({"weight": ROWS[None]}, r"'embedding.weight' .*\(1, 64, 8\)"),
-        ({"rows": ROWS}, "'embedding.weight'.*embedding.weight"),
-        ({"embeddings": ROWS, "weight": ROWS}, ": embeddings"),
-        ({"embeddings": ROWS, "bias": ROWS[0]}, "bias"),
-        ({"embeddings": ROWS.astype("i8")}, "'embeddings' .*I64.*F64, F32"),
-        ({"embeddings": ROWS, "weights": WEIGHTS[:-1]}, "'weights' .*64 .*63"),
-        ({"embeddings": ROWS, "mapping": MAPPING[None]}, "'mapping'"),
-        ({"embeddings": ROWS, "mapping": WEIGHTS}, "'mapping' .*F32.*I8, I32, I64"),
-    ],
-)  # fmt: skip
-def test_tensors_that_are_no_static_model(tmp_path: Path, tensors: dict[str, Array], message: str) -> None:
+ODD: list[tuple[str, dict[str, Array]]] = [
+    (r"'embeddings' .*\(8,\)", {"embeddings": ROWS[0]}), (r"'embeddings' .*\(0, 8\)", {"embeddings": ROWS[:0]}),
+    (r"'embedding.weight' .*\(1, 64, 8\)", {"weight": ROWS[None]}),
+    ("'embedding.weight'.*embedding.weight", {"rows": ROWS}),
+    ("'embeddings' .*I64.*F64, F32", {"embeddings": ROWS.astype("i8")}),
+    *((says, {"embeddings": ROWS, name: more}) for says, name, more in (
+        (": embeddings", "weight", ROWS), ("bias", "bias", ROWS[0]), ("'weights' .*64 .*63", "weights", WEIGHTS[:-1]),
+        ("'mapping'", "mapping", MAPPING[None]), ("'mapping' .*F32.*I8, I32, I64", "mapping", WEIGHTS))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "tensors"), ODD)
+def test_tensors_that_are_no_static_model(tmp_path: Path, message: str, tensors: dict[str, Array]) -> None:
     with pytest.raises(minibert.CheckpointError, match=message):
         minibert.load_encoder(static_folder(tmp_path, **tensors))
 
@@ -233,9 +220,7 @@ def test_folders_and_tokenizers_that_are_not_there(tmp_path: Path) -> None:
     folder = static_folder(tmp_path, embeddings=ROWS[:60])
     with pytest.raises(IndexError, match=r"input_ids\[1, 1\]"):
         minibert.load_encoder(folder).encode(["a", "a clouds"])
-    (folder / "tokenizer.json").write_bytes(b'{"model": {}}')
-    with pytest.raises(minibert.TokenizerError, match=r"tokenizer\.json"):
-        minibert.load_encoder(folder)
-    (folder / "tokenizer.json").unlink()
-    with pytest.raises(minibert.TokenizerError, match=r"tokenizer\.json"):
-        minibert.load_encoder(folder)
+    for spoil in (lambda path: path.write_bytes(b'{"model": {}}'), Path.unlink):
+        spoil(folder / "tokenizer.json")
+        with pytest.raises(minibert.TokenizerError, match=r"tokenizer\.json"):
+            minibert.load_encoder(folder)

@@ -6,12 +6,13 @@ import json
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import change_json
+from command_line import error_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_files import REFERENCE, changed, opened
@@ -28,28 +29,22 @@ METHODS: dict[str, tuple[Any, ...]] = {
     "encode": ("we",), "encode_query": ("we",), "encode_document": ("we",), "encode_sparse": ("we",),
     "predict": (("we", "a"),), "rank": ("we", ["a"]),
 }  # fmt: skip
+RERANKER, BARE = "uses-reranker", "uses-reranker-bare"
+PAIRS = [("we", "the clouds"), ("", "we lived above"), ("the", ""), ("a b c d e f g h i j k l", "we")]
+NEIGHBOURS = 4e-6  # how far a score or a logit moves with the other pairs of a call; measured: 9.6e-7
+NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "PER", "MISC", "B-O", "I-X-Y", "X-")
+TEXT, FILE = "we lived above the clouds, we lived  ", "model.safetensors"
 
 
 @pytest.mark.parametrize("name", ["sentences-dense", "uses-reranker", "uses-sparse", "uses-sparse-router", "late-kept"])
 def test_a_wrong_method_names_those_that_work_and_no_other(name: str) -> None:
-    works, said = set(), []
-    for method, passed in METHODS.items():
-        try:
-            getattr(opened(name), method)(*passed)
-        except ValueError as error:
-            said.append(str(error))
-        else:
-            works.add(method)
-    assert works and len(said) == len(METHODS) - len(works)
-    for message in said:
+    said = {method: error_of(partial(getattr(opened(name), method), *passed)) for method, passed in METHODS.items()}
+    works = {method for method, message in said.items() if message is None}
+    assert works
+    for message in filter(None, said.values()):
         before, named, after = re.split("whose methods here are |;", message, maxsplit=2)
         assert {word for word in re.findall(r"\w+", named) if word in METHODS} == works
         assert not set(re.findall(r"\w+", before + after)) & METHODS.keys()
-
-
-RERANKER, BARE = "uses-reranker", "uses-reranker-bare"
-PAIRS = [("we", "the clouds"), ("", "we lived above"), ("the", ""), ("a b c d e f g h i j k l", "we")]
-NEIGHBOURS = 4e-6  # how far a score or a logit moves with the other pairs of a call; measured: 9.6e-7
 
 
 def logits(encoder: minibert.Encoder, pairs: Any = PAIRS) -> Array:
@@ -65,47 +60,33 @@ def test_pairs_of_every_kind_give_the_same_scores() -> None:
     for one in (PAIRS[0], list(PAIRS[0]), np.array(PAIRS[0])):
         score = encoder.predict(one)
         assert np.shape(score) == () and abs(score - want[0]) <= NEIGHBOURS
-    assert encoder.predict([PAIRS[0]]).shape == (1,)
-    assert encoder.predict([]).shape == (0,) and opened("uses-inference").predict([]).shape == (0, 3)
-    assert opened("uses-inference").predict(PAIRS[0]).shape == (3,)
+    for made, shapes in ((encoder, [(1,), (0,), ()]), (opened("uses-inference"), [(1, 3), (0, 3), (3,)])):
+        assert [np.shape(made.predict(pairs)) for pairs in ([PAIRS[0]], [], PAIRS[0])] == shapes
 
 
-def test_pairs_that_are_refused() -> None:
-    class Table:
-        columns = ("first", "second")
-
-        def __iter__(self) -> Any:
-            return iter(self.columns)
-
+def test_pairs_that_are_refused_are_counted_with_their_equals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal pairs are computed once."""
+    encoder, read = opened(RERANKER), Tokenizer.encode
     with pytest.raises(TypeError):
-        opened(RERANKER).predict(Table())
-    for before in ([PAIRS[0]], [PAIRS[0]] * 3):  # equal pairs are computed once, and counted all the same
+        encoder.predict(type("Table", (), {"columns": ("a", "b"), "__iter__": lambda own: iter(own.columns)})())
+    for before in ([PAIRS[0]], [PAIRS[0]] * 3):
         with pytest.raises(ValueError, match=rf"text_pair\[{len(before)}\]"):
-            opened(RERANKER).predict([*before, ("we", "\ud800")])
+            encoder.predict([*before, ("we", "\ud800")])
 
+    def encode(own: Tokenizer, texts: list[str], pair: list[str], *rest: Any) -> list[Encoded]:
+        found = zip(read(own, texts, pair, *rest), pair, strict=True)
+        return [encoded if second else Encoded([], None) for encoded, second in found]
 
-def test_a_pair_without_a_token_is_counted_with_its_equals(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = opened(RERANKER)
-    none = [Encoded([], None)]
-    read = Tokenizer.encode
-    monkeypatch.setattr(
-        Tokenizer, "encode",
-        lambda self, texts, pair, *rest: [
-            *read(self, texts[:-1], pair[:-1], *rest), *none
-        ] if pair[-1] == "" else read(self, texts, pair, *rest),
-    )  # fmt: skip
+    monkeypatch.setattr(Tokenizer, "encode", encode)
     with pytest.raises(ValueError, match=r"pairs\[4\]"):
         encoder.predict([*[("we", "a")] * 4, ("", "")])
 
 
 def test_scores_do_not_depend_on_neighbours_or_chunks() -> None:
-    encoder = opened(RERANKER)
-    words = ["we", "lived", "above", "the", "clouds", *"abcde"]
-    pairs = [(words[i % 9], " ".join(words[: i % 7])) for i in range(CHUNK + 100)]
-    pairs = [(f"{first} {'ab'[i % 2]} {i % 31}", second) for i, (first, second) in enumerate(pairs)]
+    encoder, words = opened(RERANKER), ["we", "lived", "above", "the", "clouds", *"abcde"]
+    pairs = [(f"{words[i % 9]} {'ab'[i % 2]} {i % 31}", " ".join(words[: i % 7])) for i in range(CHUNK + 100)]
     found = encoder.predict(pairs)
-    alone = np.array([encoder.predict(pair) for pair in pairs[::50]])
-    assert np.abs(found[::50] - alone).max() <= NEIGHBOURS
+    assert np.abs(found[::50] - [encoder.predict(pair) for pair in pairs[::50]]).max() <= NEIGHBOURS
     assert len(set(found.tolist())) > 100
     with ThreadPoolExecutor(4) as pool:
         for again in pool.map(encoder.predict, [pairs[:90]] * 8):
@@ -119,19 +100,17 @@ def test_scores_do_not_depend_on_neighbours_or_chunks() -> None:
 def test_rank_orders_what_predict_scores(documents: list[str], top_k: int | None, texts: bool) -> None:
     encoder = opened("uses-reranker-logits")
     found = encoder.rank("the clouds", documents, top_k, texts)
-    assert len(found) == len(documents if top_k is None else documents[:top_k])
-    scores = [each["score"] for each in found]
     want = encoder.predict([("the clouds", text) for text in documents])
     for each in found:
         assert each["score"] == pytest.approx(want[each["corpus_id"]], abs=NEIGHBOURS)
         assert list(each) == (["corpus_id", "score", "text"] if texts else ["corpus_id", "score"])
         assert each.get("text", documents[each["corpus_id"]]) == documents[each["corpus_id"]]
     order = [(-each["score"], each["corpus_id"]) for each in found]
-    assert order == sorted(order), "of equal scores the first document"
-    scored = {(documents[each["corpus_id"]], each["score"]) for each in found}
+    assert order == sorted(order) and len(order) == len(documents[:top_k]), "of equal scores the first document"
+    scored = {(documents[i], score) for score, i in order}
     assert len(scored) == len({document for document, _ in scored}), "equal pairs have equal scores"
-    if found and len(found) < len(documents):
-        assert min(scores) >= sorted(want.tolist(), reverse=True)[len(found) - 1] - NEIGHBOURS
+    for (score, _), best in zip(order, sorted(want.tolist(), reverse=True), strict=False):
+        assert -score >= best - NEIGHBOURS
 
 
 def sigmoid(x: Array) -> Array:
@@ -140,69 +119,55 @@ def sigmoid(x: Array) -> Array:
 
 def test_an_activation_that_is_passed() -> None:
     """A function, or a module of torch, which is known by its name."""
-    encoder = opened(RERANKER)
+    encoder, seen = opened(RERANKER), list[tuple[int, ...]]()
     raw = logits(encoder)
     assert np.abs(sigmoid(raw) - encoder.predict(PAIRS)).max() <= NEIGHBOURS
-    seen: list[tuple[int, ...]] = []
     opened("uses-inference").predict(PAIRS, activation_fn=lambda x: (seen.append(x.shape), x)[1])
     assert seen == [(4, 3)]
-    names = ("Sigmoid", "Tanh", "ReLU", "Softplus")
-    modules = {name: type(name, (), {"__module__": "torch.nn.modules.activation"}) for name in names}
-    for passed, formula in (
-        (np.tanh, np.tanh), (modules["Sigmoid"](), sigmoid), (modules["Tanh"](), np.tanh),
-        (modules["ReLU"](), lambda x: np.maximum(x, 0)),
-    ):  # fmt: skip
+
+    def module(name: str) -> Any:
+        return type(name, (), {"__module__": "torch.nn.modules.activation"})()
+
+    relu = module("ReLU"), lambda x: np.maximum(x, 0)
+    for passed, formula in ((np.tanh, np.tanh), (module("Sigmoid"), sigmoid), (module("Tanh"), np.tanh), relu):
         assert np.abs(encoder.predict(PAIRS, activation_fn=passed) - formula(raw)).max() <= NEIGHBOURS
     with pytest.raises(TypeError, match="Softplus"):
-        encoder.predict(PAIRS, activation_fn=modules["Softplus"]())
+        encoder.predict(PAIRS, activation_fn=module("Softplus"))
 
 
-def test_the_activation_is_the_first_that_is_said(tmp_path: Path) -> None:
+def test_the_activation_is_the_first_that_is_said_and_one_of_three(tmp_path: Path) -> None:
     identity, softly = "torch.nn.modules.linear.Identity", "torch.nn.Sigmoid"
 
     def raw(encoder: minibert.Encoder) -> bool:
-        found = encoder.predict(PAIRS)
-        assert np.array_equal(found, logits(encoder)) or np.abs(found - sigmoid(logits(encoder))).max() <= NEIGHBOURS
-        return np.array_equal(found, logits(encoder))
+        found, numbers = encoder.predict(PAIRS), logits(encoder)
+        assert np.array_equal(found, numbers) or np.abs(found - sigmoid(numbers)).max() <= NEIGHBOURS
+        return np.array_equal(found, numbers)
 
     settings, older = "config_sentence_transformers.json", "sbert_ce_default_activation_function"
+    own = {"sentence_transformers": {"activation_fn": identity}}
     assert raw(changed(tmp_path, RERANKER, settings, {"activation_fn": identity}))
     assert not raw(changed(tmp_path, RERANKER, settings, {"activation_fn": None}))
-    own = {"sentence_transformers": {"activation_fn": identity}}
+    assert not raw(changed(tmp_path, RERANKER, "config.json", own))  # the folder's own settings go before it
     assert raw(changed(tmp_path, BARE, "config.json", own))
     assert raw(changed(tmp_path, BARE, "config.json", {older: identity}))
     assert raw(changed(tmp_path, BARE, "config.json", own | {older: softly}))
     null = {"sentence_transformers": {"activation_fn": None}, older: identity}
     assert not raw(changed(tmp_path, BARE, "config.json", null))  # as the reference: null is said first
-    # the folder's own settings go before config.json
-    folder = shutil.copytree(REFERENCE / "uses-reranker", tmp_path / "both")
-    change_json(folder / "config.json", **own)
-    assert not raw(minibert.load_encoder(folder))
+    for path in ("os.system", "torch.nn.modules.activation.GELU", "my.Sigmoid", "Sigmoid", "", 3):
+        encoder = changed(tmp_path, BARE, "config.json", {older: path})
+        with pytest.raises(minibert.CheckpointError, match=f"{path!r}"):
+            encoder.predict(PAIRS)
+        assert logits(encoder).shape == (4,)  # the way out that the error names
 
 
-@pytest.mark.parametrize("path", ["os.system", "torch.nn.modules.activation.GELU", "my.Sigmoid", "Sigmoid", "", 3])
-def test_another_activation_is_refused_by_name(tmp_path: Path, path: Any) -> None:
-    encoder = changed(tmp_path, BARE, "config.json", {"sbert_ce_default_activation_function": path})
-    with pytest.raises(minibert.CheckpointError, match=f"{path!r}"):
-        encoder.predict(PAIRS)
-    assert logits(encoder).shape == (4,)  # the way out that the error names
-
-
-NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "PER", "MISC", "B-O", "I-X-Y", "X-")
-
-
-def test_labels_of_one_text_and_of_many() -> None:
+def test_labels_of_one_text_and_of_many_by_the_kind_of_problem(tmp_path: Path) -> None:
     encoder = opened("uses-inference")
     one, many = encoder.classify("we"), encoder.classify(["we", "the clouds"])
     assert [type(each) for each in one] == [Label] * 3 and len(many) == 2
     assert sum(each.probability for each in one) == pytest.approx(1, abs=1e-6)
-    assert [each.probability for each in one] == sorted((each.probability for each in one), reverse=True)
     assert encoder.classify([]) == [] and encoder.classify("we", 1) == one[:1] and len(encoder.classify("we", 9)) == 3
     topics = opened("uses-topics").classify("we")
     assert sum(each.probability for each in topics) != pytest.approx(1, abs=0.01)  # each by itself
-
-
-def test_the_kind_of_problem_says_what_probabilities_are(tmp_path: Path) -> None:
     for kind in ("single_label_classification", None):
         found = changed(tmp_path, "uses-topics", "config.json", {"problem_type": kind}).classify("we")
         assert sum(each.probability for each in found) == pytest.approx(1, abs=1e-6)
@@ -214,24 +179,18 @@ def test_the_kind_of_problem_says_what_probabilities_are(tmp_path: Path) -> None
 
 @given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=6))
 def test_labels_stand_by_probability_then_by_number(probabilities: list[float]) -> None:
-    named = {i: f"label {i}" for i in range(len(probabilities))}
-    found = best_labels(np.array(probabilities, np.float32), named)
-    numbers = [int(each.label.split()[1]) for each in found]
-    assert sorted(numbers) == list(range(len(probabilities)))
-    assert numbers == sorted(numbers, key=lambda i: (-probabilities[i], i))
-    assert all(each.probability == probabilities[i] for each, i in zip(found, numbers, strict=True))
+    order = sorted(range(len(probabilities)), key=lambda i: (-probabilities[i], i))
+    found = best_labels(np.array(probabilities, np.float32), {i: f"label {i}" for i in order})
+    assert [(each.label, each.probability) for each in found] == [(f"label {i}", probabilities[i]) for i in order]
 
 
 def test_entities_of_one_text_and_of_many() -> None:
     encoder = opened("uses-entities")
-    text = "  the\n clouds we  lived. above, THE clouds"
+    text, words = "  the\n clouds we  lived. above, THE clouds", ["we", "lived", "above", "the", "clouds"]
     one, many = encoder.entities(text), encoder.entities([text, "", "we"])
     assert [type(each) for each in one] == [Entity] * len(one) and one[0].text == "the\n clouds we  lived"
-    assert [each[:4] for each in many[0]] == [each[:4] for each in one] and many[1] == []
-    assert encoder.entities([]) == []
-    words = ["we", "lived", "above", "the", "clouds"]
-    texts = [" ".join(words[: i % 6]) for i in range(CHUNK + 40)]  # more than one chunk
-    found = encoder.entities(texts)
+    assert [each[:4] for each in many[0]] == [each[:4] for each in one] and many[1] == encoder.entities([]) == []
+    found = encoder.entities(texts := [" ".join(words[: i % 6]) for i in range(CHUNK + 40)])  # more than one chunk
     for i in (*range(6), CHUNK - 1, CHUNK, CHUNK + 39):
         assert [each[:4] for each in found[i]] == [each[:4] for each in encoder.entities(texts[i])]
 
@@ -249,59 +208,45 @@ def test_a_special_token_that_a_text_holds_has_a_place_in_it() -> None:
 
 def simply(labels: list[str], places: list[tuple[int, int]]) -> list[tuple[str, int, int, int]]:
     """transformers' own loop, in its words: label, first letter, end, how many tokens."""
-    groups: list[list[tuple[str, int, int]]] = []
-    for label, (start, end) in zip(labels, places, strict=True):
+    groups, before = list[list[tuple[str, tuple[int, int]]]](), None
+    for label, place in zip(labels, places, strict=True):
         kind = label[2:] if label[:2] in ("B-", "I-") else label
-        last = groups[-1][-1][0] if groups else ""
-        before = last[2:] if last[:2] in ("B-", "I-") else last
-        if groups and kind == before and label[:2] != "B-":
-            groups[-1].append((label, start, end))
-        else:
-            groups.append([(label, start, end)])
-    found = [(group[0][0].split("-", 1)[-1], group[0][1], group[-1][2], len(group)) for group in groups]
+        if kind != before or label[:2] == "B-":
+            groups.append([])
+        groups[-1].append((label, place))
+        before = kind
+    found = [(group[0][0].split("-", 1)[-1], group[0][1][0], group[-1][1][1], len(group)) for group in groups]
     return [each for each in found if each[0] != "O"]
 
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.booleans(), st.integers(0, 2)), max_size=14))
 def test_spans_are_grouped_as_the_reference_s_simple(tokens: list[tuple[str, bool, int]]) -> None:
-    text, spans, labels, places = "", [], [], []
-    for label, special, gap in tokens:
-        text += " " * gap + "ab"
-        spans.append(None if special else (len(text) - 2, len(text)))
-        if not special:
-            labels.append(label)
-            places.append((len(text) - 2, len(text)))
+    text, spans, kept = "", [], list[tuple[str, tuple[int, int], float]]()
     rows = np.full((len(tokens), len(NAMES)), 0.01, np.float32)
-    for i, (label, *_) in enumerate(tokens):
+    for i, (label, special, gap) in enumerate(tokens):
+        text += " " * gap + "ab"
+        place = len(text) - 2, len(text)
+        spans.append(None if special else place)
         rows[i, NAMES.index(label)] = 0.5 + i / 100
+        kept += [] if special else [(label, place, 0.5 + i / 100)]
     found = list(grouped(text, spans, rows, dict(enumerate(NAMES))))
-    want = simply(labels, places)
+    want = simply([label for label, *_ in kept], [place for _, place, _ in kept])
     assert [(each.label, each.start, each.end) for each in found] == [each[:3] for each in want]
-    kept = [0.5 + i / 100 for i, (_, special, _) in enumerate(tokens) if not special]
     for each, (_, start, end, count) in zip(found, want, strict=True):
-        first = places.index(next(place for place in places if place[0] == start))
-        assert each.text == text[start:end]
-        assert each.probability == pytest.approx(np.mean(kept[first : first + count]), abs=1e-6)
-
-
-TEXT = "we lived above the clouds, we lived  "
+        probabilities = [probability for _, place, probability in kept if place[0] >= start][:count]
+        assert each.text == text[start:end] and each.probability == pytest.approx(np.mean(probabilities), abs=1e-6)
 
 
 def scores_by_loops(logits: Array, inside: Array, counted: Array, longest: int) -> dict[tuple[int, int], float]:
-    shares = np.exp(logits) / np.exp(logits[counted]).sum(axis=0)
-    return {
-        (first, last): float(shares[first, 0] * shares[last, 1])
-        for first in range(len(logits))
-        for last in range(first, min(first + longest, len(logits)))
-        if inside[first] and inside[last]
-    }
+    shares, places = np.exp(logits) / np.exp(logits[counted]).sum(axis=0), np.flatnonzero(inside).tolist()
+    spans = [(first, last) for first in places for last in places if 0 <= last - first < longest]
+    return {(first, last): float(shares[first, 0] * shares[last, 1]) for first, last in spans}
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_the_best_span_is_the_best_of_all(data: Any) -> None:
-    count = data.draw(st.integers(1, 24))
-    numbers = st.floats(-6, 6, width=32)
+    count, numbers = data.draw(st.integers(1, 24)), st.floats(-6, 6, width=32)
     logits = np.array(data.draw(st.lists(st.tuples(numbers, numbers), min_size=count, max_size=count)), np.float32)
     inside = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
     inside[data.draw(st.integers(0, count - 1))] = True
@@ -314,51 +259,35 @@ def test_the_best_span_is_the_best_of_all(data: Any) -> None:
     assert best_span(np.zeros((4, 2), np.float32), yes, yes)[:2] == (0, 0)  # of equal spans the first and shortest
 
 
-@pytest.fixture
-def reader(tmp_path: Path) -> minibert.Encoder:
-    folder = shutil.copytree(REFERENCE / "heads" / "bert-answer", tmp_path / "model")
-    rows = len(vocabulary(BASES["BertTokenizer"]))
-    tensors, drawn = load_file(folder / "model.safetensors"), np.random.default_rng(0)
-    width = tensors["qa_outputs.weight"].shape[1]
-    for name, count in (("bert.embeddings.word_embeddings", rows), ("bert.embeddings.position_embeddings", 40),
-                        ("qa_outputs", 2)):  # fmt: skip
-        tensors[f"{name}.weight"] = drawn.normal(size=(count, width)).astype("f")
-    save_file(tensors, folder / "model.safetensors")
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    made = {**config, "vocab_size": rows, "max_position_embeddings": 40}
-    write_tokenizer(folder, "BertTokenizer", {"config.json": made})
-    return minibert.load_encoder(folder)
-
-
-def test_an_answer_by_hand(reader: minibert.Encoder) -> None:
+def test_an_answer_by_hand_and_what_has_none(tmp_path: Path) -> None:
     """Every span's score from the logits of the pair; a softmax over the question too would be smaller."""
-    tokenizer = reader.embeddings.tokenizer
+    folder = shutil.copytree(REFERENCE / "heads" / "bert-answer", tmp_path / "model")
+    rows, tensors, drawn = len(vocabulary(BASES["BertTokenizer"])), load_file(folder / FILE), np.random.default_rng(0)
+    width = tensors["qa_outputs.weight"].shape[1]
+    sizes = {"bert.embeddings.word_embeddings": rows, "bert.embeddings.position_embeddings": 40, "qa_outputs": 2}
+    more = {f"{name}.weight": drawn.normal(size=(count, width)).astype("f") for name, count in sizes.items()}
+    save_file(tensors | more, folder / FILE)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    made = {"config.json": {**config, "vocab_size": rows, "max_position_embeddings": 40}}
+    reader = minibert.load_encoder(write_tokenizer(folder, "BertTokenizer", made))
     for question in ("we", "the clouds above", "", "above?", "lived we"):
         batch = reader.tokenize(question, TEXT)
         logits = reader.logits(**batch, head="answer")[0].astype(np.float64)
-        kinds = batch["token_type_ids"][0] == 1
-        inside = kinds.copy()
+        inside = batch["token_type_ids"][0] == 1
         inside[-1] = False  # [SEP]
-        counted = inside.copy()
-        counted[0] = True  # [CLS]
+        counted = inside | (np.arange(len(inside)) == 0)  # [CLS]
         want = scores_by_loops(logits, inside, counted, LONGEST)
         (first, last), score = max(want.items(), key=lambda each: each[1])
         answer = reader.answer(question, TEXT)
-        assert answer.score == pytest.approx(score, rel=1e-5)
-        assert (
-            isinstance(answer, Answer) and TEXT[answer.start : answer.end] == answer.text == answer.text.strip() != ""
-        )
-        pieces = tokenizer.tokens(batch["input_ids"][0][first : last + 1])
+        assert isinstance(answer, Answer) and answer.score == pytest.approx(score, rel=1e-5)
+        assert TEXT[answer.start : answer.end] == answer.text == answer.text.strip() != ""
+        pieces = reader.embeddings.tokenizer.tokens(batch["input_ids"][0][first : last + 1])
         assert answer.text.replace(" ", "") == "".join(pieces).replace("##", "").replace("[UNK]", ",")
-
-
-def test_what_is_refused(reader: minibert.Encoder) -> None:
-    with pytest.raises(ValueError, match="' '"):
-        reader.answer("we", " ")
-    with pytest.raises(ValueError, match=r"\b40\b"):
-        reader.answer("we", "we " * 60)
-    for question, text in ((["we"], TEXT), ("we", [TEXT]), (None, TEXT)):
-        with pytest.raises(TypeError):
-            reader.answer(question, text)  # type: ignore[arg-type]
+    for asked, kind, says in (
+        (("we", " "), ValueError, "' '"), (("we", "we " * 60), ValueError, r"\b40\b"),
+        ((["we"], TEXT), TypeError, None), (("we", [TEXT]), TypeError, None), ((None, TEXT), TypeError, None),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=says):
+            reader.answer(*asked)
     with pytest.raises(minibert.CheckpointError, match="'answer'"):
         opened("sentences-bare").answer("a", "b")

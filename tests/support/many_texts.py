@@ -10,18 +10,11 @@ WORDS = (  # noqa: SIM905
     "are was not good bad egg boil time price rate loan garden summer winter music film book page light dark city"
 ).split()
 LETTERS = (
-    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
-    "äöüßéèêñçøåÄÖÜÉÑİıŐ",
-    "абвгдежзийклмнопрстуфхцчшщъыьэюя",
-    "αβγδεζηθικλμνξοπρστυφχψωΑΒΓΔ",
-    "漢字日本語中文東京大学水火木金土",
-    "ひらがなカタカナ",
-    "한국어서울부산",
-    "अआइईउऊकखगघचछजझ",
-    "ابتثجحخدذرزسشصضطظعغ",
-    "אבגדהוזחטיכלמנסעפצקרשת",
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", "äöüßéèêñçøåÄÖÜÉÑİıŐ",
+    "абвгдежзийклмнопрстуфхцчшщъыьэюя", "αβγδεζηθικλμνξοπρστυφχψωΑΒΓΔ", "漢字日本語中文東京大学水火木金土",
+    "ひらがなカタカナ", "한국어서울부산", "अआइईउऊकखगघचछजझ", "ابتثجحخدذرزسشصضطظعغ", "אבגדהוזחטיכלמנסעפצקרשת",
     "กขฃคฅฆงจฉชซ",
-)
+)  # fmt: skip
 PICTURES = "😀🎉👍🏽👩‍👩‍👧🇩🇪❤️🔥🤖"
 ODD = (
     "", " ", "\n", "\t \r\n", ".", "...", "?!", "[CLS]", "[SEP] [MASK]", "[PAD][PAD]", "[UNK]", "a" * 150, "x" * 3000,

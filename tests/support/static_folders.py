@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from checkpoints import VOCAB, Stored, numbers, pack, wordpiece_json
+from checkpoints import VOCAB, Stored, numbers, pack, write_wordpiece
 
 from minibert.equations.input_layer import Array
 
@@ -27,10 +27,8 @@ def static_folder(
     place.mkdir(parents=True, exist_ok=True)
     named = {"embedding.weight" if name == "weight" else name: each for name, each in tensors.items()}
     (place / "model.safetensors").write_bytes(pack(named or {"embeddings": ROWS}))
-    tokenizer = json.loads(wordpiece_json())
-    if longest is not None:
-        tokenizer["truncation"] = dict(max_length=longest, strategy="LongestFirst", stride=0, direction="Right")
-    (place / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    cut = longest and dict(max_length=longest, strategy="LongestFirst", stride=0, direction="Right")
+    write_wordpiece(place, truncation=cut)
     if config is not None:
         (place / "config.json").write_text(json.dumps(config), encoding="utf-8")
     if inside is not None:

@@ -41,20 +41,15 @@ def head(name: str, config: dict[str, Any]) -> dict[str, Array]:
     """The head's own tensors; the table is the input layer's."""
     if name == "gpt2":
         return {}
-    generator = np.random.default_rng(5)
-
-    def normal(*shape: int, spread: float) -> Array:
-        return np.asarray(generator.standard_normal(shape) * spread, np.float32)
-
     dim, words = config["hidden_size"], config["vocab_size"]
     transform, norm, bias = {
         "bert": ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
         "roberta": ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
     }[name]
-    return {
-        f"{transform}.weight": normal(dim, dim, spread=1.5 / np.sqrt(dim)),
-        f"{transform}.bias": normal(dim, spread=0.3),
-        f"{norm}.weight": 1 + normal(dim, spread=0.2),
-        f"{norm}.bias": normal(dim, spread=0.2),
-        bias: normal(words, spread=1.0),
-    }
+    draw = np.random.default_rng(5).standard_normal
+    spreads = {
+        f"{transform}.weight": (1.5 / np.sqrt(dim), (dim, dim)), f"{transform}.bias": (0.3, dim),
+        f"{norm}.weight": (0.2, dim), f"{norm}.bias": (0.2, dim), bias: (1.0, words),
+    }  # fmt: skip
+    made = {each: np.asarray(draw(shape) * spread, np.float32) for each, (spread, shape) in spreads.items()}
+    return made | {f"{norm}.weight": 1 + made[f"{norm}.weight"]}
