@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,8 @@ from head_files import HEAD_CASE, HEAD_CASES, HeadCase, distance, seen
 from peaks import with_peak
 
 import minibert
-from minibert.equations import fast
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import ACTIVATIONS
-from minibert.families.parts.config import Config, replace
-from minibert.families.parts.heads import NAMES, Act, BoundHead, Head
-from minibert.families.parts.steps import Norm
+from minibert.families.parts.heads import NAMES, BoundHead
 from minibert.families.rows import BLOCKS, HEADS
 from minibert.files.tokenizer import Encoded
 from minibert.models.heads import heads as computing
@@ -33,7 +29,6 @@ from minibert.threads.kernels import kernel
 LOGITS = 5e-6  # relative to max(1, |reference|); measured 1.5e-6
 CUT = 2e-6  # relative to max(1, |value|): a matrix product with other rows rounds differently; measured 6e-7
 IDS = np.array([[5, 6, 7, 8], [9, 4, 3, 11]])
-WORDS = ("gelu", "gelu_new", "relu", "tanh", "silu")  # of activations
 TWO = ([5, 6, 7], [9, 4])  # packed, the shorter one comes first
 
 
@@ -108,64 +103,6 @@ def test_a_reranker_under_the_names_of_flash_attention(model_type: str, tmp_path
     }, model_type=model_type)  # fmt: skip
     with pytest.raises(minibert.CheckpointError, match=r"encoder\.layers\.0\.mixer\.out_proj\.weight"):
         minibert.load_encoder(lost)
-
-
-def wrong_rows(row: Head, config: Config) -> Iterator[Head]:
-    """The row with one part wrong: no norm or activation, or another one; no bias; other tokens."""
-    for i, step in enumerate(row.steps):
-        others: list[Any] = []
-        if isinstance(step, Norm):
-            others = [None, replace(step, eps=1e-2)]
-        elif isinstance(step, Act):
-            words = [word for word in WORDS if fast.faster(ACTIVATIONS[word]) is not step.function(config)]
-            others = [None, *(replace(step, word=word) for word in words)]
-        elif i + 1 == len(row.steps) and step.biased:
-            others = [replace(step, biased=False)]
-        for other in others:
-            yield replace(row, steps=(*row.steps[:i], *filter(None, [other]), *row.steps[i + 1 :]))
-    if row.pooling != "every":
-        yield from (replace(row, pooling=each) for each in ("first", "last", "mean") if each != row.pooling)
-
-
-@pytest.mark.parametrize(("family", "name"), [(family, row.name) for family, rows in HEADS.items() for row in rows])
-def test_a_wrong_row_is_seen(family: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By one of the cases of its head: another may have zeros, or the config's word for what the class says."""
-    cases = [case for case in HEAD_CASES if (case.facts["family"], case.head) == (family, name)]
-    seen: dict[str, bool] = {}
-    for case in cases:
-        for row in (row for row in HEADS[family] if row.name == name):
-            for wrong in wrong_rows(row, case.load().config):
-                rows = tuple(wrong if each is row else each for each in HEADS[family])
-                monkeypatch.setattr("minibert.models.heads.heads.HEADS", {family: rows})
-                with case.load() as encoder:
-                    try:
-                        apart = distance(case, encoder)
-                    except ValueError:  # padding where the first token is taken
-                        apart = np.inf
-                seen[repr(wrong)] = seen.get(repr(wrong), False) or apart > 20 * LOGITS
-    assert all(seen.values()), [row for row, found in seen.items() if not found]
-
-
-@pytest.mark.parametrize(
-    "name", ["gpt2-next_word-untied", "bert-masked_word-untied", "bert-masked_word-both_and_unlike"]
-)
-def test_the_word_table_where_the_head_has_its_own_is_seen(name: str, tmp_path: Path) -> None:
-    case, own = HEAD_CASE[name], ("decoder.weight", "decoder.bias", "lm_head.weight")
-
-    def without_own(tensors: dict[str, Array]) -> dict[str, Array]:
-        return {name: x for name, x in tensors.items() if not name.endswith(own)}
-
-    with minibert.load_encoder(copied(case, tmp_path, without_own, tie_word_embeddings=True)) as encoder:
-        assert distance(case, encoder) > 20 * LOGITS
-
-
-def test_the_last_token_by_the_mask_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(computing, "positions_taken", lambda takes, pad_id, shape, ids: np.full(shape[0], shape[1] - 1))
-    case = HEAD_CASE["gpt2-classes"]
-    inputs, traces = case.read
-    with case.load() as encoder:  # what the mask keeps ends with pad ids, which the reference passes over
-        y = encoder.logits(**inputs["ends_with_pad"])
-    assert off(y, traces["ends_with_pad"]["logits"]) > 20 * LOGITS
 
 
 def packed(
