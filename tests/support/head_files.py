@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
-import numpy as np
 from encoder_files import EncoderCase, kept, off
 from reference_files import REFERENCE
-from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.equations.input_layer import Array
@@ -26,15 +21,6 @@ class HeadCase(EncoderCase):
 
 HEAD_CASES = tuple(HeadCase(path.parent.name) for path in sorted(HEADS.glob("*/case.json")))
 HEAD_CASE = {case.name: case for case in HEAD_CASES}
-
-
-def damaged(folder: Path, copy: Path, name: str) -> Path:
-    """A copy of a folder in which one tensor holds NaN."""
-    shutil.copytree(folder, copy)
-    tensors = load_file(copy / "model.safetensors")
-    tensors[name] = np.full_like(tensors[name], np.nan)
-    save_file(tensors, copy / "model.safetensors")
-    return copy
 
 
 def seen(x: Array, inputs: dict[str, Array]) -> Array:
