@@ -20,7 +20,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from checkpoints import BERT, ELECTRA, GPT2, ROBERTA, T5, VOCAB, numbers, same_bits, tensors, write, write_wordpiece
+from checkpoints import BERT, GPT2, ROBERTA, T5, VOCAB, same_bits, tensors, write, write_wordpiece
 from fake_hub import FakeHub, commit_of, use
 from layers import CONFIGS, Make
 from limits import CHILD_SECONDS
@@ -30,7 +30,7 @@ import minibert
 from minibert import EmbeddingLayer, Family
 from minibert.equations.input_layer import Array
 from minibert.families.parts import modules
-from minibert.families.parts.steps import Bound, Norm, Positions, Tokens
+from minibert.families.parts.steps import Norm, Positions, Tokens
 
 # a float32 layer against the same in float64, numbers below 30: measured at most 3.4e-6 over 300 batches
 FLOAT64_TOLERANCE = 2e-5
@@ -88,10 +88,8 @@ def test_a_call_by_sequence_rows_and_memory_and_its_trace(load: Make, name: str)
         assert same_bits(layer(inputs_embeds=given), whole)
     assert same_bits(layer(inputs_embeds=embeds[0]), whole[0])
     assert same_bits(embeds, word(ids)), "the caller's array is not the layer's to change"
-    trace = layer.trace(ids)
-    assert same_bits(list(trace.values())[-1], layer(ids))
     again = layer.trace(ids)
-    for value in trace.values():
+    for value in layer.trace(ids).values():
         value[...] = 0  # a trace is the caller's own
     assert all(map(same_bits, layer.trace(ids).values(), again.values()))
 
@@ -227,12 +225,7 @@ def test_a_real_layer_is_cut_and_spread_without_a_trace(minilm: Path) -> None:
     whole = np.stack([layer(row[None], token_type_ids=types, threads=1)[0] for row in ids])
     for threads in (1, np.uint8(2), 5, None):
         assert same_bits(layer(ids, token_type_ids=types, threads=threads), whole)
-    # one row is normed at once, many in blocks of sixteen and with NumPy's buffer made shorter
-    layer, ids = minibert.load(minilm), some_ids(1, 67, below=30522)
-    alone = np.stack([layer([[int(token)]], position_ids=[[place]])[0, 0] for place, token in enumerate(ids[0])])
-    assert same_bits(layer(ids)[0], alone)
-    layer, ids = minibert.load(minilm), some_ids(2, 300, below=30522)
-    with np.errstate():
+    with np.errstate():  # NumPy's buffer is shorter while rows are normed
         np.setbufsize(4096)
         layer(ids, threads=2)
         assert np.getbufsize() == 4096
@@ -241,32 +234,12 @@ def test_a_real_layer_is_cut_and_spread_without_a_trace(minilm: Path) -> None:
         assert np.getbufsize() == 4096
 
 
-def test_wide_projection_keeps_its_bits(tmp_path: Path) -> None:
-    # as wide as a small ELECTRA: a matrix product of several rows would be another sum
-    config = {**ELECTRA, "embedding_size": 128, "hidden_size": 256}
-    sizes = {6: 128, 8: 256}
-    t = {name: numbers(*(sizes.get(n, n) for n in x.shape)) for name, x in tensors(ELECTRA).items()}
-    ids = some_ids(40, 16)
-    for shift in (0, 1):
-        layer = minibert.load(write(tmp_path / str(shift), config, t, shift=shift))
-        y = layer(ids)
-        alone = np.stack([[layer([[int(token)]], position_ids=[[j]])[0, 0] for j, token in enumerate(r)] for r in ids])
-        assert same_bits(y, alone)
-        assert same_bits(layer(ids, threads=3), y)
-
-
-class ReadOnce(EmbeddingLayer):
-    """As if another thread closed the layer between two reads of what it holds."""
-
-    @property
-    def _steps(self) -> tuple[Bound, ...] | None:  # type: ignore[override]
-        return vars(self).pop("kept", None)
-
-
 def test_whether_a_layer_is_open_is_read_once(folders: dict[str, Path]) -> None:
+    """As if another thread closed it between two reads of what it holds."""
     layer = minibert.load(folders["bert"])
     vars(layer)["kept"] = steps = vars(layer).pop("_steps")
-    layer.__class__ = ReadOnce
+    held_once = property(lambda self: vars(self).pop("kept", None))
+    layer.__class__ = type("ReadOnce", (EmbeddingLayer,), {"_steps": held_once})
     assert layer.steps is steps
     with pytest.raises(ValueError):
         layer.steps  # noqa: B018
@@ -295,8 +268,7 @@ def test_a_tokenizer_that_fails_to_open_fails_every_time(tmp_path: Path) -> None
 IDS = [[5, 6, 7], [8, 9, 10]]
 MOST_BYTES = 4096  # measured: 250 for a folder, 1250 with a row of one's own; of a million bytes of tables, none
 
-STEPS = (Tokens(path="tok"), Positions(path="pos"), Norm(path="ln", eps=1e-5))
-MINE = Family(model_type="mine", steps=STEPS)
+MINE = Family(model_type="mine", steps=(Tokens(path="tok"), Positions(path="pos"), Norm(path="ln", eps=1e-5)))
 CONFIG = {"model_type": "mine", "vocab_size": 4000, "hidden_size": 64, "max_position_embeddings": 16}
 
 
@@ -363,10 +335,9 @@ def test_a_row_of_one_s_own_goes_along_and_the_tables_do_not(own: Path) -> None:
     layer = minibert.load(own, family=MINE)
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         sent = pickle.dumps(layer, protocol)
-        assert len(sent) < MOST_BYTES < (own / "model.safetensors").stat().st_size / 100
         there = pickle.loads(sent)
-        assert repr(there) == repr(layer) and "Embedding(" in repr(there) and same_bits(there(IDS), layer(IDS))
-    assert len(pickle.dumps(minibert.load(write(own.parent / "bert")))) < MOST_BYTES
+        assert len(sent) < MOST_BYTES and "Embedding(" in repr(there)
+        assert repr(there) == repr(layer) and same_bits(there(IDS), layer(IDS))
 
 
 @pytest.mark.parametrize("lazy", [False, True])
@@ -378,8 +349,7 @@ def test_a_hub_name_goes_with_its_commit(
         hub.add("someone/mine", files)
         use(monkeypatch, hub.endpoint, tmp_path / "home")
         layer = minibert.load("someone/mine", lazy=lazy, family=MINE)
-        want = layer(IDS)
-        sent = pickle.dumps(layer)
+        want, sent = layer(IDS), pickle.dumps(layer)
         assert commit_of("someone/mine").encode() in sent and len(sent) < MOST_BYTES
         negative = save({name: -x for name, x in load_file(own / "model.safetensors").items()})
         moved = {**files, "model.safetensors": negative}
