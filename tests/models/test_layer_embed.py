@@ -157,30 +157,18 @@ def test_an_error_names_the_id(layer: minibert.EmbeddingLayer) -> None:
             layer.pack([Encoded(ids, None) for ids in texts])
 
 
-def streamed(encode: Any, chunks: Any, prefetching: bool) -> Iterator[Any]:
-    """A pipeline's stream whose vectors are what `encode` makes of a chunk."""
-    unused: Any = None
-    pipeline = TextPipeline(unused, unused, tokenize=encode, chunk=3, threads=2)
-    vars(pipeline)["vectors"] = lambda encoded, start=0: encoded
-    return pipeline.stream(chunks, prefetching)
-
-
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_stream_reads_at_most_one_chunk_ahead(at_once: bool) -> None:
     read: list[int] = []
     numbers = (read.append(i) or i for i in range(20))  # type: ignore[func-returns-value]
+    unused: Any = None
+    pipeline = TextPipeline(unused, unused, chunk=3, threads=2)
+    vars(pipeline).update(tokenize=lambda chunk, start: [*enumerate(chunk, start)], vectors=lambda x, start: x)
     found: list[tuple[int, int]] = []
-    for vectors in streamed(lambda chunk, start: [*enumerate(chunk, start)], chunked(numbers, 3), at_once):
+    for vectors in pipeline.stream(chunked(numbers, 3), at_once):
         found += vectors
         assert len(read) <= len(found) + 3 * at_once
     assert found == [(i, i) for i in range(20)]
-
-
-def test_an_error_while_splitting_ahead_reaches_the_caller() -> None:
-    vectors = streamed(lambda chunk, start: {0: chunk}[start], iter([[1, 2], [3]]), True)
-    assert next(vectors) == [1, 2]
-    with pytest.raises(KeyError, match="2"):
-        next(vectors)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -54,12 +54,12 @@ def kept(inputs: dict[str, Array]) -> Array:
     return inputs.get("attention_mask", np.ones_like(inputs["input_ids"])) != 0
 
 
-def at_kept_tokens(key: str, x: Array, keep: Array, stack: Stack | None = None) -> Array:
+def at_kept_tokens(key: str, x: Array, keep: Array, stack: Stack) -> Array:
     """Those numbers of one intermediate that padding has no part in; of scores those that no mask of `stack` hides."""
     if not key.startswith("attentions") and not key.endswith("scores"):
         return x[keep]
     pairs = keep[:, None, :, None] & keep[:, None, None, :]
-    for block in stack.blocks if stack else ():
+    for block in stack.blocks:
         if key == block.attention.scores:
             query, key_token = np.indices(x.shape[2:])
             window = np.inf if block.attention.window is None else block.attention.window
