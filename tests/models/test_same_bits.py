@@ -44,14 +44,11 @@ OTHER_SIZES = {
     "distilbert": {"dim": DIM, "hidden_dim": 48, "max_position_embeddings": LONGEST + 2},
 }
 LAST_BITS = 2e-5  # between two orders of the same sums; measured 4e-6
-MIXED = [3, 17, 40, 88, 1, 17]  # lengths
 # lengths, threads, tokens of a tile, and whether BLAS's threads pay; kernels cut at multiples of 4, 6, 8, 12 and 16
 RUNS: list[tuple[list[int], int, int, bool]] = [
-    ([1, 2, 3, 4, 5, 6, 7, 8], 1, 16, False),
-    ([11, 12, 13, 16, 17, 1], 2, 100, True),
-    ([90, 23, 24, 25, 47, 48, 49, 3], 3, packing.TILE_TOKENS, False),
-    ([61, 1, 90, 15, 31, 33, 32, 5, 5], 2, 16, True),
-]
+    ([1, 2, 3, 4, 5, 6, 7, 8], 1, 16, False), ([11, 12, 13, 16, 17, 1], 2, 100, True),
+    ([90, 23, 24, 25, 47, 48, 49, 3], 3, packing.TILE_TOKENS, False), ([61, 1, 90, 15, 31, 33, 32, 5, 5], 2, 16, True),
+]  # fmt: skip
 
 
 def written(folder: Path, name: str, width: int = DIM, longest: int = LONGEST + 2, **changes: Any) -> Path:
@@ -105,22 +102,16 @@ def test_hidden_states_of_every_row(
         assert all(same_bits(found[i], whole[i, :size]) for i, size in enumerate(sizes))
 
 
-@pytest.mark.parametrize("name", ["bert", "qwen3"])
-def test_weights_that_stay_as_they_are_stored(small: Any, name: str, tmp_path: Path) -> None:
-    kept, (ids, mask) = minibert.load_encoder(written(tmp_path, name), same_bits=True, low_memory=True), batch(MIXED)
-    assert not off_alone(kept, ids, mask)
-    assert same_bits(kept(ids, attention_mask=mask), small(name)(ids, attention_mask=mask))
-
-
+@pytest.mark.parametrize("options", [{"mmap": False}, {"low_memory": True}], ids=str)
 @pytest.mark.parametrize("name", BLOCKS)
-def test_weights_that_are_copied_stand_as_they_are_read(small: Any, name: str, tmp_path: Path) -> None:
-    """And give the bits of those that stand as they are stored."""
-    mapped, (ids, mask) = small(name), batch(MIXED)
-    with minibert.load_encoder(written(tmp_path, name), same_bits=True, mmap=False) as copied:
-        assert all(module.column_major for _, module in copied.stack._maps)
+def test_weights_that_are_copied_or_kept(small: Any, name: str, options: dict[str, bool], tmp_path: Path) -> None:
+    """Copied ones stand as they are read; both give the bits of those that stand as they are stored."""
+    mapped, (ids, mask) = small(name), batch([3, 17, 40, 88, 1, 17])
+    with minibert.load_encoder(written(tmp_path, name), same_bits=True, **options) as other:
+        assert "mmap" not in options or all(module.column_major for _, module in other.stack._maps)
         assert name == "gpt2" or not any(module.column_major for _, module in mapped.stack._maps)
-        assert not off_alone(copied, ids, mask)
-        assert same_bits(copied(ids, attention_mask=mask), mapped(ids, attention_mask=mask))
+        assert not off_alone(other, ids, mask)
+        assert same_bits(other(ids, attention_mask=mask), mapped(ids, attention_mask=mask))
 
 
 @pytest.mark.parametrize("options", [{}, {"mmap": True}, {"mmap": False}], ids=str)
@@ -128,9 +119,8 @@ def test_weights_that_are_copied_stand_as_they_are_read(small: Any, name: str, t
 def test_panels_keep_the_bits(name: str, options: dict[str, bool], tmp_path: Path) -> None:
     """Sizes that have panels, with a width that BLAS cuts: the bits are the same in any batch, wherever weights are."""
     larger = {DIM: 64, 48: 512, 12: 512}  # of two sizes: the width, and what lies between two maps
-    folder = written(
-        tmp_path, name, 64, **{k: larger[x] for k, x in OTHER_SIZES.get(name, SIZES).items() if x in larger}
-    )
+    changes = {key: larger[size] for key, size in OTHER_SIZES.get(name, SIZES).items() if size in larger}
+    folder = written(tmp_path, name, 64, **changes)
     with minibert.load_encoder(folder, threads=1, **options) as encoder:
         ids, mask = batch([3, 17, 31, 32, 1, 2, 40, 88])
         whole = all(module.shape[0] % 64 == 0 for _, module in encoder.stack._maps)
@@ -153,10 +143,8 @@ def test_panels_with_every_kernel(name: str, tmp_path: Path, monkeypatch: pytest
         usual = encoder(ids, attention_mask=mask)
     monkeypatch.setattr(load_encoder, "kernel", lambda: Kernel("of any name", Rows(), Rows(), small=True))
     monkeypatch.setattr(load_encoder, "cut_of_blas", lambda: 448)
-    with (
-        minibert.load_encoder(folder) as encoder,
-        mock.patch.object(fast.Panels, "linear", autospec=True, side_effect=fast.Panels.linear) as products,
-    ):
+    counting = mock.patch.object(fast.Panels, "linear", autospec=True, side_effect=fast.Panels.linear)
+    with minibert.load_encoder(folder) as encoder, counting as products:
         assert encoder.stack.panel_rows
         assert np.abs(encoder(ids, attention_mask=mask) - usual).max() < LAST_BITS
         halves = len(encoder.stack.blocks) * (name == "modernbert")  # one map of each block is two products

@@ -26,6 +26,7 @@ COMMON = {
     "pad_token_id": 0, "layer_norm_eps": 1e-12,
 }  # fmt: skip
 TODAY = {"num_key_value_heads": 2, "head_dim": 8, "hidden_act": "silu", "rms_norm_eps": 1e-6, "pad_token_id": 0}
+ROBERTA = {"pad_token_id": 1, "layer_norm_eps": 1e-5, "type_vocab_size": 1}
 T5 = {
     "d_model": DIM, "num_heads": HEADS, "num_layers": DEPTH, "d_ff": WIDTH, "d_kv": 8, "pad_token_id": 0,
     "layer_norm_epsilon": 1e-6, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20,
@@ -41,9 +42,7 @@ BART_LIKE = ("bart", "mbart", "marian", "pegasus")
 T5_LIKE = ("t5", "mt5", "umt5")
 CONFIGS: dict[str, dict[str, Any]] = {
     "bert": {},
-    "roberta": {"pad_token_id": 1, "layer_norm_eps": 1e-5, "type_vocab_size": 1},
-    "xlm-roberta": {"pad_token_id": 1, "layer_norm_eps": 1e-5, "type_vocab_size": 1},
-    "camembert": {"pad_token_id": 1, "layer_norm_eps": 1e-5, "type_vocab_size": 1},
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ROBERTA),
     "electra": {"embedding_size": 12},
     "ernie": {"use_task_id": False},
     "distilbert": {
@@ -53,16 +52,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "mpnet": {"pad_token_id": 1, "layer_norm_eps": 1e-5, "relative_attention_num_buckets": 32},
     "gpt2": {
         "n_embd": DIM, "n_head": HEADS, "n_layer": DEPTH, "n_inner": WIDTH, "n_positions": LONGEST,
-        "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new",
-        "bos_token_id": 0, "eos_token_id": 0,
+        "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "bos_token_id": 0, "eos_token_id": 0,
     },
-    "t5": T5,
-    "mt5": T5,
-    "umt5": T5,
-    "bart": BART,
-    "mbart": BART,
-    "marian": BART,
-    "pegasus": BART,
+    **dict.fromkeys(T5_LIKE, T5),
+    **dict.fromkeys(BART_LIKE, BART),
     "albert": {"embedding_size": 12, "hidden_act": "gelu_new"},
     "modernbert": {
         "hidden_activation": "gelu", "local_attention": 4, "global_attn_every_n_layers": 2, "norm_eps": 1e-5,
@@ -77,14 +70,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "clip_text_model": {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "eos_token_id": 2, "projection_dim": 12},
     "llama": TODAY,
     "mistral": {**TODAY, "sliding_window": 3},
-    "ministral3": {
-        **TODAY, "rope_parameters": {
-            "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 3,
-            "llama_4_scaling_beta": 0.1,
-        },
-    },
-    "qwen2": TODAY,
-    "qwen3": TODAY,
+    "ministral3": {**TODAY, "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 3,
+        "llama_4_scaling_beta": 0.1,
+    }},
+    **dict.fromkeys(("qwen2", "qwen3"), TODAY),
     "eurobert": {**TODAY, "num_key_value_heads": None, "attention_bias": True, "mlp_bias": True},
     "ultrabert": {**TODAY, "sliding_window": 2, "layer_types": ["sliding_attention", "full_attention"]},
     "gemma3_text": {
