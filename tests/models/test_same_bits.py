@@ -51,9 +51,8 @@ RUNS: list[tuple[list[int], int, int, bool]] = [
 ]  # fmt: skip
 
 
-def written(folder: Path, name: str, width: int = DIM, longest: int = LONGEST + 2, **changes: Any) -> Path:
-    with mock.patch.multiple(encoders, DIM=width, LONGEST=longest):
-        return encoders.write(folder, name, **OTHER_SIZES.get(name, SIZES) | changes)
+def written(folder: Path, name: str, **changes: Any) -> Path:
+    return encoders.write(folder, name, **OTHER_SIZES.get(name, SIZES) | changes)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +119,7 @@ def test_panels_keep_the_bits(name: str, options: dict[str, bool], tmp_path: Pat
     """Sizes that have panels, with a width that BLAS cuts: the bits are the same in any batch, wherever weights are."""
     larger = {DIM: 64, 48: 512, 12: 512}  # of two sizes: the width, and what lies between two maps
     changes = {key: larger[size] for key, size in OTHER_SIZES.get(name, SIZES).items() if size in larger}
-    folder = written(tmp_path, name, 64, **changes)
+    folder = written(tmp_path, name, **changes)
     with minibert.load_encoder(folder, threads=1, **options) as encoder:
         ids, mask = batch([3, 17, 31, 32, 1, 2, 40, 88])
         whole = all(module.shape[0] % 64 == 0 for _, module in encoder.stack._maps)
@@ -137,7 +136,7 @@ def test_panels_keep_the_bits(name: str, options: dict[str, bool], tmp_path: Pat
 def test_panels_with_every_kernel(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their layout is right wherever it is tested; the speed, and the last bits, depend on the kernel."""
     dim, inner = ("n_embd", "n_inner") if name == "gpt2" else ("hidden_size", "intermediate_size")
-    folder = written(tmp_path, name, 64, **{dim: 64, inner: 1024})
+    folder = written(tmp_path, name, **{dim: 64, inner: 1024})
     ids, mask = batch([3, 15, 12])
     with minibert.load_encoder(folder, mmap=True) as encoder:
         usual = encoder(ids, attention_mask=mask)
@@ -160,7 +159,7 @@ def test_panels_with_every_kernel(name: str, tmp_path: Path, monkeypatch: pytest
 def test_weights_that_are_stored_transposed(width: int, tmp_path: Path) -> None:
     """Their small products take another way: those of 36 tokens, not those of 198."""
     sizes = {"n_embd": width, "n_inner": 4 * width, "n_positions": 700}
-    encoder = minibert.load_encoder(written(tmp_path, "gpt2", width, 700, **sizes), same_bits=True)
+    encoder = minibert.load_encoder(written(tmp_path, "gpt2", **sizes), same_bits=True)
     assert not off_alone(encoder, *batch([36, 198, 102, 570, 5, 60, 17]))
 
 
@@ -170,7 +169,7 @@ def test_what_threads_of_blas_cut(name: str, width: int, tmp_path: Path, monkeyp
     """On two threads BLAS cuts a sum of 450 numbers elsewhere than on one: in attention, or over a weight's width."""
     monkeypatch.setattr(computing.BlasPolicy, "pays", lambda self: True)
     sizes = {"intermediate_size": width, "max_position_embeddings": 700}
-    encoder = minibert.load_encoder(written(tmp_path, name, longest=700, **sizes), same_bits=True)
+    encoder = minibert.load_encoder(written(tmp_path, name, **sizes), same_bits=True)
     assert not off_alone(encoder, *batch([450, 513, 610, 33, 8]))
     assert encoder.stack.promised and encoder.stack.shares == (width == DIM and kernel().always)
     assert [one_sum(longest) for longest in (33, 450, 512)] == [True, False, True]
@@ -194,8 +193,7 @@ def test_words_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     """The pieces of a word table are the same for each tile: a product's bits depend on how many outputs it has."""
     monkeypatch.setattr(heads, "TOKENS", 64)
     monkeypatch.setattr(heads, "PIECE", 64 * 160)
-    with mock.patch.multiple(encoders, DIM=384):
-        folder = encoders.write(tmp_path, "qwen3", vocab_size=700, hidden_size=384, tie_word_embeddings=True)
+    folder = encoders.write(tmp_path, "qwen3", vocab_size=700, hidden_size=384, tie_word_embeddings=True)
     encoder = minibert.load_encoder(folder, same_bits=True)
     assert not off_alone(encoder.logits, *batch([5, 3, 16, 1, 12, 9] * 2))
     few, many = ([words for words, _ in heads.logit_pieces(encoder.head(), np.ones((n, 384), "f4"))] for n in (1, 60))

@@ -161,9 +161,8 @@ LARGEST = 4 * WIDE * 4 * WIDE  # bytes of a block's largest map in float32
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "qwen3"])
-def test_memory_is_that_of_one_weight(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_that_of_one_weight(name: str, tmp_path: Path) -> None:
     """Measured: 2.2 to 2.4 times the largest weight; converted, each block alone takes three times as much."""
-    monkeypatch.setattr(encoders, "DIM", WIDE)
     sizes = {
         "gpt2": dict(n_embd=WIDE, n_inner=4 * WIDE, n_layer=BLOCKS, n_head=4),
         "bert": dict(hidden_size=WIDE, intermediate_size=4 * WIDE, num_hidden_layers=BLOCKS),

@@ -123,6 +123,7 @@ def tensors(config: Mapping[str, Any]) -> dict[str, Array]:
     family, row, made = minibert.FAMILIES[kind], BLOCKS[kind], dict[str, Array]()
     around = float(kind != "gemma3_text")  # whose files hold a norm's weight less 1
     read = row.configure(family, config, "config.json")
+    dim = read.integer("hidden_size")
     layer = _Asked(config=read)
     for step in family.steps_for("encoder"):
         if step.when(read):
@@ -135,11 +136,11 @@ def tensors(config: Mapping[str, Any]) -> dict[str, Array]:
             spread = 0.3 if map_of_rows else 0.25 if kind == "gemma3_text" else 1.0
             made[SHARED.get(name, name)] = normal(*shape, spread=spread)
     if kind == "clip_text_model":
-        made["text_projection.weight"] = normal(config["projection_dim"], DIM)
+        made["text_projection.weight"] = normal(config["projection_dim"], dim)
     scheme = None
     if kind == "deberta-v2":
-        made["encoder.rel_embeddings.weight"] = normal(16, DIM)
-        made |= {name: norm(name, DIM) for name in ("encoder.LayerNorm.weight", "encoder.LayerNorm.bias")}
+        made["encoder.rel_embeddings.weight"] = normal(16, dim)
+        made |= {name: norm(name, dim) for name in ("encoder.LayerNorm.weight", "encoder.LayerNorm.bias")}
         scheme = deberta_log_buckets(read, Stored(made))
     for i in range(read.integer("num_hidden_layers")):
         binder = Stored(config=read)
@@ -157,7 +158,7 @@ def tensors(config: Mapping[str, Any]) -> dict[str, Array]:
                 made[name] = 1 + normal(*shape, spread=0.2)
             else:
                 made[name] = norm(name, *shape)
-    row.last_norm.bound(read, last := Stored(config=read), "", DIM)
+    row.last_norm.bound(read, last := Stored(config=read), "", dim)
     made |= {name: norm(name, *shape) for name, shape in last.asked.items()}
     for path in dict.fromkeys(row.relative.format(i=i) for i in range(DEPTH) if row.relative):
         made[f"{path}.weight"] = normal(read.integer("relative_attention_num_buckets"), HEADS)
