@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import same_bits
-from encoder_files import CASE, TINY, EncoderCase, at_kept_tokens, copied, kept, off
+from encoder_files import CASE, TINY, EncoderCase, copied, kept, off
 from peaks import with_peak
 from reference_files import REFERENCE
 from safetensors.numpy import load_file
@@ -25,12 +25,26 @@ from safetensors.numpy import load_file
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.families.rows import BLOCKS
+from minibert.models.run.blocks import Stack
 
 ROWS = 1e-5  # relative to max(1, |reference|), every intermediate; measured 6.6e-6
 SHARES = 2e-6  # attentions; measured 1.1e-6, EmbeddingGemma 2 with the kernels for AVX-512 and AVX
 REAL_ROWS = 2e-5  # on MiniLM; measured 7.1e-6
 REAL_SHARES = 2e-5  # measured 1.2e-6
 CUT = 1e-5  # between two cuts of one batch: a product's bits depend on its rows; measured 2e-6
+
+
+def at_kept_tokens(key: str, x: Array, keep: Array, stack: Stack) -> Array:
+    """Those numbers of one intermediate that padding has no part in; of scores those that no mask of `stack` hides."""
+    if not key.startswith("attentions") and not key.endswith("scores"):
+        return x[keep]
+    pairs = keep[:, None, :, None] & keep[:, None, None, :]
+    for block in stack.blocks:
+        if key == block.attention.scores:
+            query, key_token = np.indices(x.shape[2:])
+            window = np.inf if block.attention.window is None else block.attention.window
+            pairs = pairs & (abs(query - key_token) <= window) & ((key_token <= query) | (not stack.causal))
+    return x[np.broadcast_to(pairs, x.shape)]
 
 
 def compare(case: EncoderCase, encoder: minibert.Encoder, rows: float, shares: float) -> None:

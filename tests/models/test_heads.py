@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from encoder_files import CASE, TINY, EncoderCase, copied, kept, off
-from head_files import HEAD_CASE, HEAD_CASES, HeadCase, distance, seen
+from head_files import HEAD_CASE, HEAD_CASES, HeadCase
 from peaks import with_peak
 
 import minibert
@@ -45,6 +45,19 @@ def test_no_head_is_of_a_direction_that_its_blocks_never_have(family: str) -> No
     """A causal head of blocks that are never causal would be named on the page, and be in no file."""
     directions = {BLOCKS[family].causal(mock.Mock(**{"flag.return_value": flag})) for flag in (True, False)}
     assert {head.causal for head in HEADS[family]} <= {None, *directions}
+
+
+def seen(x: Array, inputs: dict[str, Array]) -> Array:
+    """Rows that are no padding, of numbers for each token; else all."""
+    keep = kept(inputs)
+    return x[keep] if x.shape[: keep.ndim] == keep.shape else x
+
+
+def distance(case: HeadCase, encoder: minibert.Encoder) -> float:
+    """How far an encoder's logits are from the reference's."""
+    inputs, traces = case.read
+    made = {kind: encoder.logits(**given, head=case.head) for kind, given in inputs.items()}
+    return max(off(seen(made[kind], given), seen(traces[kind]["logits"], given)) for kind, given in inputs.items())
 
 
 @pytest.mark.parametrize("case", HEAD_CASES, ids=str)
@@ -145,7 +158,7 @@ def test_the_last_block_s_feed_forward_sees_the_taken_tokens_alone(monkeypatch: 
 
 @pytest.mark.parametrize("case", HEAD_CASES, ids=str)
 def test_packed_texts_and_padding_between_tokens(case: HeadCase) -> None:
-    """Other holes in each text: every logit is in its place, as in the trace of padded texts, and none is of padding."""
+    """Other holes in each text: every logit is in its place, as in the trace, and none is of padding."""
     ids = np.array([[5, 6, 7, 8, 9, 3], [9, 4, 3, 11, 5, 7], [7, 8, 6, 4, 10, 9]])
     mask = np.array([[1, 0, 1, 1, 0, 1], [1, 1, 0, 0, 1, 1], [1, 0, 0, 1, 1, 1]])
     with case.load() as encoder:
@@ -223,34 +236,32 @@ def without_bias(tensors: dict[str, Array]) -> dict[str, Array]:
 
 
 BOTH, EITHER = ("masked_word", "next_sentence"), ("next_word", "classes")
+PRETRAINING = "bert-masked_word-pretraining"
+# a case, a change of its tensors, its architectures: the heads it holds, and the one that is meant
+HELD: list[tuple[str, Any, Any, tuple[str, ...], str | None]] = [
+    ("bert-classes", None, ["BertForSequenceClassification"], ("classes",), "classes"),
+    *(("bert-classes", None, other, ("classes",), "classes")
+      for other in (None, "BertForTokenClassification", [3, {}])),  # a text is no list of names
+    ("bert-token_classes", None, None, ("token_classes",), "token_classes"),
+    ("bert-token_classes", with_pooler, ["BertForTokenClassification"], ("token_classes",), "token_classes"),
+    ("bert-token_classes", with_pooler, None, ("classes",), "classes"),
+    (PRETRAINING, None, None, BOTH, None),
+    (PRETRAINING, None, ["BertForNextSentencePrediction"], BOTH, "next_sentence"),
+    ("bert-masked_word", None, ["BertForSequenceClassification"], ("masked_word",), "masked_word"),
+    (PRETRAINING, without_bias, ["BertForPreTraining"], ("next_sentence",), "next_sentence"),
+    ("electra-replaced_token", None, None, ("replaced_token",), "replaced_token"),
+    *(("gpt2-classes", None, named, EITHER, usual) for named, usual in (
+        (["GPT2ForSequenceClassification"], "classes"), (None, None), (["GPT2DoubleHeadsModel"], "next_word"),
+        (["GPT2LMHeadModel", "GPT2ForSequenceClassification"], None))),
+    ("modernbert-token_classes", None, ["ModernBertForTokenClassification"], ("token_classes",), "token_classes"),
+    ("modernbert-token_classes", None, None, ("classes", "token_classes"), None),  # the tensors are the same
+    ("qwen3-classes", None, None, ("classes",), "classes"),
+    ("qwen3-token_classes", None, None, ("token_classes",), "token_classes"),  # whose map has a bias
+    ("qwen3-next_word", None, ["Qwen3Model"], ("next_word",), "next_word"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "architectures", "heads", "usual"),
-    [
-        ("bert-classes", None, ["BertForSequenceClassification"], ("classes",), "classes"),
-        ("bert-classes", None, None, ("classes",), "classes"),
-        ("bert-classes", None, "BertForTokenClassification", ("classes",), "classes"),  # a text is no list of names
-        ("bert-classes", None, [3, {}], ("classes",), "classes"),
-        ("bert-token_classes", None, None, ("token_classes",), "token_classes"),
-        ("bert-token_classes", with_pooler, ["BertForTokenClassification"], ("token_classes",), "token_classes"),
-        ("bert-token_classes", with_pooler, None, ("classes",), "classes"),
-        ("bert-masked_word-pretraining", None, None, BOTH, None),
-        ("bert-masked_word-pretraining", None, ["BertForNextSentencePrediction"], BOTH, "next_sentence"),
-        ("bert-masked_word", None, ["BertForSequenceClassification"], ("masked_word",), "masked_word"),
-        ("bert-masked_word-pretraining", without_bias, ["BertForPreTraining"], ("next_sentence",), "next_sentence"),
-        ("electra-replaced_token", None, None, ("replaced_token",), "replaced_token"),
-        ("gpt2-classes", None, ["GPT2ForSequenceClassification"], EITHER, "classes"),
-        ("gpt2-classes", None, None, EITHER, None),
-        ("gpt2-classes", None, ["GPT2DoubleHeadsModel"], EITHER, "next_word"),
-        ("gpt2-classes", None, ["GPT2LMHeadModel", "GPT2ForSequenceClassification"], EITHER, None),
-        ("modernbert-token_classes", None, ["ModernBertForTokenClassification"], ("token_classes",), "token_classes"),
-        ("modernbert-token_classes", None, None, ("classes", "token_classes"), None),  # the tensors are the same
-        ("qwen3-classes", None, None, ("classes",), "classes"),
-        ("qwen3-token_classes", None, None, ("token_classes",), "token_classes"),  # whose map has a bias
-        ("qwen3-next_word", None, ["Qwen3Model"], ("next_word",), "next_word"),
-    ],
-)
+@pytest.mark.parametrize(("name", "change", "architectures", "heads", "usual"), HELD)
 def test_which_heads_a_file_holds(
     name: str, change: Any, architectures: Any, heads: tuple[str, ...], usual: str | None, tmp_path: Path
 ) -> None:
@@ -291,22 +302,20 @@ def test_a_file_without_a_head_says_so() -> None:
                 encoder.trace(IDS, head=wrong)
 
 
-@pytest.mark.parametrize(
-    ("name", "config", "said"),
-    [
-        ("gemma3_text-next_word", {"final_logit_softcapping": 30.0}, "'final_logit_softcapping'"),
-        ("modernbert-classes", {"classifier_pooling": "max"}, "'classifier_pooling'"),
-        ("eurobert-classes", {"classifier_pooling": "max"}, "'classifier_pooling'"),
-        ("modernbert-masked_word", {"classifier_activation": "what"}, "'classifier_activation'"),
-        ("bert-classes", {"id2label": {"0": "a"}}, r"\(3, 12\).*\(1, 12\)"),
-        ("bert-classes", {"id2label": None}, r"says \(2, 12\)"),
-        ("bert-classes", {"id2label": ["no", "yes"]}, "'id2label'"),
-        ("bert-classes", {"id2label": {"0": 1}}, "'id2label'"),
-        ("bert-classes", {"num_labels": -1}, "'num_labels'"),
-        ("bert-classes", {"num_labels": 0, "id2label": None}, r"says \(0, 12\)"),
-        ("bert-classes", {"num_labels": 10**12}, r"says \(1000000000000, 12\)"),  # so many names fit in no memory
-    ],
-)
+UNCOMPUTED: list[tuple[str, dict[str, Any], str]] = [
+    ("gemma3_text-next_word", {"final_logit_softcapping": 30.0}, "'final_logit_softcapping'"),
+    ("modernbert-classes", {"classifier_pooling": "max"}, "'classifier_pooling'"),
+    ("eurobert-classes", {"classifier_pooling": "max"}, "'classifier_pooling'"),
+    ("modernbert-masked_word", {"classifier_activation": "what"}, "'classifier_activation'"),
+    *(("bert-classes", config, said) for config, said in (
+        ({"id2label": {"0": "a"}}, r"\(3, 12\).*\(1, 12\)"), ({"id2label": None}, r"says \(2, 12\)"),
+        ({"id2label": ["no", "yes"]}, "'id2label'"), ({"id2label": {"0": 1}}, "'id2label'"),
+        ({"num_labels": -1}, "'num_labels'"), ({"num_labels": 0, "id2label": None}, r"says \(0, 12\)"),
+        ({"num_labels": 10**12}, r"says \(1000000000000, 12\)"))),  # so many names fit in no memory
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "config", "said"), UNCOMPUTED)
 def test_a_config_that_is_not_computed_is_refused(name: str, config: dict[str, Any], said: str, tmp_path: Path) -> None:
     with minibert.load_encoder(copied(HEAD_CASE[name], tmp_path, **config)) as encoder:
         encoder(IDS)
@@ -314,13 +323,13 @@ def test_a_config_that_is_not_computed_is_refused(name: str, config: dict[str, A
             encoder.logits(IDS)
 
 
-@pytest.mark.parametrize(
-    ("name", "lost"),
-    [
-        ("bert-masked_word", "cls.predictions.transform.LayerNorm.weight"),
-        ("bert-masked_word-untied", "cls.predictions.decoder.weight"), ("roberta-classes", "classifier.out_proj.bias"),
-    ],
-)  # fmt: skip
+MISSING = {
+    "bert-masked_word": "cls.predictions.transform.LayerNorm.weight", "roberta-classes": "classifier.out_proj.bias",
+    "bert-masked_word-untied": "cls.predictions.decoder.weight",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "lost"), MISSING.items())
 def test_a_missing_tensor_is_named_and_never_filled(name: str, lost: str, tmp_path: Path) -> None:
     folder = copied(HEAD_CASE[name], tmp_path, lambda tensors: {k: x for k, x in tensors.items() if k != lost})
     with minibert.load_encoder(folder) as encoder:
@@ -342,15 +351,15 @@ def test_an_untied_bias_under_its_older_name(tmp_path: Path) -> None:
         assert distance(case, encoder) <= LOGITS
 
 
-@pytest.mark.parametrize(
-    ("config", "named"),
-    [
-        ({}, {0: "no", 1: "maybe", 2: "yes"}),
-        ({"id2label": None, "num_labels": 3}, {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}),
-        ({"id2label": {"0": "a", "1": "b"}, "num_labels": 3}, {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}),
-        ({"id2label": {"1": "a", "2": "b", "3": "c"}}, {0: "LABEL_0", 1: "a", 2: "b"}),
-    ],
-)
+PLAIN = {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}
+NAMED: list[tuple[dict[str, Any], dict[int, str]]] = [
+    ({}, {0: "no", 1: "maybe", 2: "yes"}), ({"id2label": None, "num_labels": 3}, PLAIN),
+    ({"id2label": {"0": "a", "1": "b"}, "num_labels": 3}, PLAIN),
+    ({"id2label": {"1": "a", "2": "b", "3": "c"}}, {0: "LABEL_0", 1: "a", 2: "b"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "named"), NAMED)
 def test_names_of_classes(config: dict[str, Any], named: dict[int, str], tmp_path: Path) -> None:
     with minibert.load_encoder(copied(HEAD_CASE["bert-classes"], tmp_path, **config)) as encoder:
         assert (encoder.head().id2label, encoder.head().labels) == (named, 3)

@@ -171,31 +171,27 @@ def test_a_stream_reads_at_most_one_chunk_ahead(at_once: bool) -> None:
     assert found == [(i, i) for i in range(20)]
 
 
+@pytest.mark.parametrize("lengths", [None, [5], [4, 4, 4], [0, 0]], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_packed_texts_have_the_rows_of_each_alone(case: Case) -> None:
+def test_packed_texts_have_the_rows_of_each_alone(case: Case, lengths: list[int] | None) -> None:
     """For every family and its rule of positions, with ids of padding inside a text and texts of no tokens."""
     with case.layer() as layer:
         longest = min(layer.max_length or 9, 9)
-        for lengths in ([longest, 3, 0, 1, 3, 0, longest - 1], [5], [4, 4, 4], [0, 0]):
-            compare_packed(layer, lengths)
-
-
-def compare_packed(layer: minibert.EmbeddingLayer, lengths: list[int]) -> None:
-    generator, vocab = np.random.default_rng(0), layer.steps[0].module.table.shape[0]
-    pad_id = layer.config.get("pad_token_id")
-    texts = [generator.integers(0, vocab, length).tolist() for length in lengths]
-    if isinstance(pad_id, int) and 0 <= pad_id < vocab and max(lengths):
-        texts[0][1] = texts[-1][-1] = pad_id
-    types = [[i % 2 for i in range(length)] for length in lengths] if layer.adds_types else [None] * len(lengths)
-    if layer.adds_types and layer.config.get("type_vocab_size", 2) < 2:
-        types = [None] * len(lengths)
-    packed = layer.pack([Encoded(*each) for each in zip(texts, types, strict=True)])
-    assert packed.texts.tolist() == sorted(range(len(lengths)), key=lambda i: lengths[i])
-    found = layer.rows(packed)
-    for group in packed.groups():
-        for i, rows in zip(group.texts, group.select(found), strict=True):
-            given = {} if types[i] is None else {"token_type_ids": np.array(types[i], np.int64)}
-            assert same_bits(rows, layer(np.array(texts[i], np.int64), **given)), (i, lengths[i])
+        sizes = lengths or [longest, 3, 0, 1, 3, 0, longest - 1]
+        generator, vocab = np.random.default_rng(0), layer.steps[0].module.table.shape[0]
+        texts = [generator.integers(0, vocab, length).tolist() for length in sizes]
+        pad_id = layer.config.get("pad_token_id")
+        if isinstance(pad_id, int) and 0 <= pad_id < vocab and max(sizes):
+            texts[0][1] = texts[-1][-1] = pad_id
+        typed = layer.adds_types and layer.config.get("type_vocab_size", 2) > 1
+        types = [[i % 2 for i in range(length)] if typed else None for length in sizes]
+        packed = layer.pack([Encoded(*each) for each in zip(texts, types, strict=True)])
+        assert packed.texts.tolist() == sorted(range(len(sizes)), key=lambda i: sizes[i])
+        found = layer.rows(packed)
+        for group in packed.groups():
+            for i, rows in zip(group.texts, group.select(found), strict=True):
+                given = {"token_type_ids": np.array(types[i], np.int64)} if typed else {}
+                assert same_bits(rows, layer(np.array(texts[i], np.int64), **given)), sizes[i]
 
 
 def test_tiles_hold_whole_texts_and_each_once(layer: minibert.EmbeddingLayer) -> None:
