@@ -10,7 +10,6 @@ import pickle
 import shutil
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -280,11 +279,6 @@ def own(tmp_path: Path) -> Path:
     return write(tmp_path / "own", CONFIG, named)
 
 
-def in_a_spawned_worker(work: Callable[..., Any], *arguments: Any) -> Any:
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(work, *arguments).result(CHILD_SECONDS)
-
-
 def state(layer: EmbeddingLayer) -> Any:
     return pickle.dumps(layer), repr(layer), layer.side, layer.dtype, layer.dim, dict(layer.config)
 
@@ -360,7 +354,8 @@ def test_a_hub_name_goes_with_its_commit(
         assert not hub.asked("api/models")  # nobody is asked what the commit stands for
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
         monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-        assert same_bits(in_a_spawned_worker(layer, IDS), want)
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            assert same_bits(pool.submit(layer, IDS).result(CHILD_SECONDS), want)
 
 
 def test_what_cannot_be_copied_says_so(tmp_path: Path) -> None:

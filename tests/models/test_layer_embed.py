@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -16,7 +14,6 @@ from hypothesis import strategies as st
 from layers import CONFIGS, Make
 from reference_files import CASES, Case, opened
 
-import minibert
 from minibert.equations import sentences as pooling
 from minibert.files.tokenizer import Encoded
 from minibert.models import input_layer as layer_module
@@ -145,16 +142,10 @@ def test_tokens_follow_the_shape_of_the_ids(load: Make) -> None:
         layer.tokens(["we"])
 
 
-@pytest.fixture(scope="module")
-def layer(minilm: Path) -> Iterator[minibert.EmbeddingLayer]:
-    with minibert.load(minilm) as layer:
-        yield layer
-
-
-def test_an_error_names_the_id(layer: minibert.EmbeddingLayer) -> None:
-    for texts, where in (([[1, 30522]], "0, 1"), ([[4, 4, 30522], [7], [3, 3]], "0, 2")):
+def test_an_error_names_the_id(load: Make) -> None:
+    for texts, where in (([[1, VOCAB]], "0, 1"), ([[4, 4, VOCAB], [7], [3, 3]], "0, 2")):
         with pytest.raises(IndexError, match=rf"input_ids\[{where}\]"):
-            layer.pack([Encoded(ids, None) for ids in texts])
+            load("bert").pack([Encoded(ids, None) for ids in texts])
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -194,7 +185,8 @@ def test_packed_texts_have_the_rows_of_each_alone(case: Case, lengths: list[int]
                 assert same_bits(rows, layer(np.array(texts[i], np.int64), **given)), sizes[i]
 
 
-def test_tiles_hold_whole_texts_and_each_once(layer: minibert.EmbeddingLayer) -> None:
+def test_tiles_hold_whole_texts_and_each_once(load: Make) -> None:
+    layer = load("bert")
     packed = layer.pack([Encoded(list(range(length)), [1] * length) for length in (5, 0, 2, 9, 2, 0, 3)])
     rows = layer.rows(packed)
     for tokens in (1, 4, 7, 100):

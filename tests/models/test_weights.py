@@ -9,6 +9,7 @@ import pickle
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count, cycle, product
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from minibert.models.run.ready_blocks import KeyValueCache
 IDS = np.arange(30).reshape(3, 10) % 20 + 5
 MASK = np.array([[1] * 10, [1] * 4 + [0] * 6, [1] * 7 + [0] * 3])
 NARROW = ("BF16", "F16")
+same = partial(np.testing.assert_array_equal, strict=True)
 ONE_ROW = 5e-6  # of logits, where BLAS adds a row's products in another order for another layout; measured 3e-7
 
 
@@ -64,11 +66,6 @@ def stays(encoder: minibert.Encoder) -> bool:
     found = {module.weight is not module.weight for module in maps(encoder)}
     assert len(found) == 1
     return found.pop()
-
-
-def same(a: Array, b: Array) -> None:
-    assert a.dtype == b.dtype
-    np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize(("case", "stored"), [*zip(TINY, cycle(NARROW), strict=False)], ids=str)
@@ -163,11 +160,11 @@ LARGEST = 4 * WIDE * 4 * WIDE  # bytes of a block's largest map in float32
 @pytest.mark.parametrize("name", ["bert", "gpt2", "qwen3"])
 def test_memory_is_that_of_one_weight(name: str, tmp_path: Path) -> None:
     """Measured: 2.2 to 2.4 times the largest weight; converted, each block alone takes three times as much."""
+    usual = dict(hidden_size=WIDE, intermediate_size=4 * WIDE, num_hidden_layers=BLOCKS)
     sizes = {
-        "gpt2": dict(n_embd=WIDE, n_inner=4 * WIDE, n_layer=BLOCKS, n_head=4),
-        "bert": dict(hidden_size=WIDE, intermediate_size=4 * WIDE, num_hidden_layers=BLOCKS),
-        "qwen3": dict(hidden_size=WIDE, intermediate_size=4 * WIDE, num_hidden_layers=BLOCKS, head_dim=WIDE // 4),
-    }
+        "gpt2": dict(n_embd=WIDE, n_inner=4 * WIDE, n_layer=BLOCKS), "bert": usual,
+        "qwen3": usual | dict(head_dim=WIDE // 4),
+    }  # fmt: skip
     folder = narrowed(encoders.write(tmp_path / "wide", name, **sizes[name]), tmp_path / "narrow")
 
     def load_and_call(low_memory: bool) -> None:
