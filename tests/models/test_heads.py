@@ -143,14 +143,12 @@ def test_only_what_is_taken_leaves_the_last_block(case: EncoderCase) -> None:
             assert off(packed(encoder, TWO, take=lambda tile, taken=taken: taken), whole[taken]) <= CUT, take
 
 
-def test_the_last_block_s_feed_forward_sees_the_taken_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows: list[int] = []
-    plain = ready_blocks.linear
-
-    monkeypatch.setattr(ready_blocks, "linear", lambda x, *rest: [rows.append(len(x)), plain(x, *rest)][1])
-    with HEAD_CASE["bert-classes"].load() as encoder:
+def test_the_last_block_s_feed_forward_sees_the_taken_tokens_alone() -> None:
+    counted = mock.patch.object(ready_blocks, "linear", wraps=ready_blocks.linear)
+    with HEAD_CASE["bert-classes"].load() as encoder, counted as linear:
         encoder.logits(IDS)
         stack = encoder.stack
+    rows = [len(call.args[0]) for call in linear.call_args_list]
     all_, first = (padded(tokens, stack.rows, stack.fewest) for tokens in (8, 2))
     assert first < all_ or kernel().usual.numbers  # where small products are filled up, both are less than the fewest
     assert rows == [all_] * 3 + [first] * 3  # query, key, value; then output, up and down of the two first tokens

@@ -10,9 +10,10 @@ import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import count, cycle, product
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import checkpoints
 import encoders
@@ -121,35 +122,24 @@ def test_float64_too_and_copies_keep_the_choice(stored: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("tokens", [10, 128])
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_threads_and_callers_at_once(
-    threads: int, tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_and_callers_at_once(threads: int, tokens: int, tmp_path: Path) -> None:
     """Many tiles and few. Every thread has a room of its own: a shared one would hold another block's weight."""
     folder = narrowed(encoders.write(tmp_path / "wide", "bert"), tmp_path / "narrow")
     converted, kept = both(folder, threads=threads)
     texts = [" ".join(words) for words in product(("we lived above", "the", "clouds"), repeat=4)]
-    monkeypatch.setattr(packing, "TILE_TOKENS", tokens)
-    want = converted.encode(texts)
-    with ThreadPoolExecutor(4) as pool:
+    with mock.patch.object(packing, "TILE_TOKENS", tokens), ThreadPoolExecutor(4) as pool:
+        want = converted.encode(texts)
         for each in pool.map(kept.encode, [texts] * 6):
             same(each, want)
     same(kept.encode(texts[0]), converted.encode(texts[0]))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_an_error_in_the_middle(error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_middle(error: type[BaseException], tmp_path: Path) -> None:
     converted, kept = both(narrowed(CASE["qwen3"].folder, tmp_path), threads=2)
-    right, calls = fast.linear, count(1)
-
-    def breaks(*arguments: Any) -> Array:
-        if next(calls) == 9:
-            raise error
-        return right(*arguments)
-
-    monkeypatch.setattr("minibert.models.run.ready_blocks.linear", breaks)
-    with pytest.raises(error):
+    breaks = mock.Mock(wraps=fast.linear, side_effect=[mock.DEFAULT] * 8 + [error] * 99)
+    with mock.patch("minibert.models.run.ready_blocks.linear", breaks), pytest.raises(error):
         kept(IDS)
-    monkeypatch.undo()
     same(kept(IDS), converted(IDS))
 
 
