@@ -179,17 +179,17 @@ def test_the_last_word_of_packed_texts_is_judged_by_ids() -> None:
         assert off(encoder.logits(inputs_embeds=rows), encoder.logits(IDS)) <= CUT
 
 
-@pytest.mark.parametrize(
-    ("name", "ids", "mask", "said"),
-    [
-        ("bert-classes", [[5, 6], [0, 7]], [[1, 1], [0, 1]], r"mask\[1, 0\]"),
-        ("gpt2-classes", [[5, 6], [4, 7]], [[1, 1], [1, 0]], r"attention_mask\[1, 1\]"),
-        ("gpt2-classes-no_pad_id", [[5, 6], [4, 7]], [[1, 1], [1, 1]], "2 "),
-        ("gpt2-classes-no_pad_id", [[5, 6]], [[1, 0]], r"attention_mask\[0, 1\]"),
-        *((name, np.zeros((2, 0), int), None, "needs a token of each sequence, found sequences of no token")
-          for name in ("bert-classes", "gpt2-classes")),
-    ],
-)  # fmt: skip
+NO_TOKEN: list[tuple[str, Any, Any, str]] = [
+    ("bert-classes", [[5, 6], [0, 7]], [[1, 1], [0, 1]], r"mask\[1, 0\]"),
+    ("gpt2-classes", [[5, 6], [4, 7]], [[1, 1], [1, 0]], r"attention_mask\[1, 1\]"),
+    ("gpt2-classes-no_pad_id", [[5, 6], [4, 7]], [[1, 1], [1, 1]], "2 "),
+    ("gpt2-classes-no_pad_id", [[5, 6]], [[1, 0]], r"attention_mask\[0, 1\]"),
+    *((name, np.zeros((2, 0), int), None, "needs a token of each sequence, found sequences of no token")
+      for name in ("bert-classes", "gpt2-classes")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "ids", "mask", "said"), NO_TOKEN)
 def test_a_token_that_is_not_there(name: str, ids: Any, mask: Any, said: str) -> None:
     with HEAD_CASE[name].load() as encoder:
         for use in (encoder.logits, encoder.trace):
@@ -272,9 +272,7 @@ def test_which_heads_a_file_holds(
             assert encoder.head().name == usual
 
 
-@pytest.mark.parametrize(
-    ("name", "said"), [("bert-classes", "BertForMultipleChoice"), ("bert-masked_word", "masked_word")]
-)
+@pytest.mark.parametrize(("name", "said"), [("bert-classes", "MultipleChoice"), ("bert-masked_word", "masked_word")])
 def test_what_is_not_computed_is_refused_by_name(name: str, said: str, tmp_path: Path) -> None:
     folder = copied(HEAD_CASE[name], tmp_path, architectures=["BertForMultipleChoice"])
     with minibert.load_encoder(folder) as encoder:
@@ -377,7 +375,5 @@ def test_without_maps_a_head_is_read_with_the_rest(tmp_path: Path) -> None:
 def test_the_page_names_every_head() -> None:
     page = (Path(minibert.__file__).parent / "families" / "README.md").read_text(encoding="utf-8")
     table = re.findall(r"^\| (.+) \| (.+) \|$", page.partition("## Heads")[2].partition("\n## ")[0], re.MULTILINE)[1:]
-    named = {
-        family: tuple(re.findall(r"`(\w+)`", heads)) for families, heads in table for family in families.split(", ")
-    }
+    named = {name: tuple(re.findall(r"`(\w+)`", heads)) for names, heads in table for name in names.split(", ")}
     assert named == {family: tuple(dict.fromkeys(row.name for row in rows)) for family, rows in HEADS.items()}
