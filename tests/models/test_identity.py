@@ -122,7 +122,7 @@ WEIGHTS = TokenWeights(np.ones(3, np.float32), lambda: minibert.load_encoder(DEN
 OTHERS: dict[str, list[Any]] = {  # setting -> other values, each with an identity of its own
     "kind": ["", "MultiVectorEncoder"],
     "poolings": [("cls",), ("mean", "max"), ("max", "mean")],
-    "picks": [doubled, partial(doubled, wanted=1), partial(doubled, wanted=2)],
+    "picks": [np.sort, partial(np.sort, axis=0), partial(np.sort, axis=1)],
     "include_prompt": [False],
     "after": [(), (normalized,), (normalized, normalized)],
     "dim": [5],
