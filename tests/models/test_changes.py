@@ -6,9 +6,10 @@ The map of activation patching: each cell is one such run.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import encoders
 import numpy as np
@@ -53,16 +54,13 @@ def test_a_change_that_changes_nothing(name: str, loaded: Any) -> None:
     given = {"input_ids": IDS, "attention_mask": MASK}
     plain, keep = encoder.trace(**given), MASK != 0
     names = [key for key in plain if key != "position_ids"]
-    handed: dict[str, set[tuple[int, ...]]] = {key: set() for key in names}
+    handed = {key: set[tuple[int, ...]]() for key in names}
 
-    def same(key: str) -> Any:
-        def function(values: Array) -> Array:
-            handed[key].add(values.shape)
-            return values
+    def same(values: Array, key: str) -> Array:
+        handed[key].add(values.shape)
+        return values
 
-        return function
-
-    changed = encoder.trace(**given, change={key: same(key) for key in names})
+    changed = encoder.trace(**given, change={key: partial(same, key=key) for key in names})
     assert list(changed) == list(plain)
     for key in names:
         pairs = key.startswith("attentions.") or key.endswith(".scores")
@@ -250,23 +248,17 @@ def test_a_wrong_part_to_knock_out_is_said(loaded: Any) -> None:
     with pytest.raises(ValueError, match=f"{words!r}"):
         bert(inputs_embeds=bert.trace(IDS)[words], change={words: np.zeros_like})
     for options, message in (
-        ({"heads": [(0, 4)]}, r"head 4 .*0\.\.3"),
-        ({"heads": [(2, 0)]}, r"block 2 .*0\.\.1"),
-        ({"heads": ["13"]}, "block '1'"),
-        ({"blocks": [-1]}, "block -1"),
-        ({"blocks": [True]}, "block True"),
+        ({"heads": [(0, 4)]}, r"head 4 .*0\.\.3"), ({"heads": [(2, 0)]}, r"block 2 .*0\.\.1"),
+        ({"heads": ["13"]}, "block '1'"), ({"blocks": [-1]}, "block -1"), ({"blocks": [True]}, "block True"),
         ({"mask": True}, "sees all others; leave it out"),
-    ):
+    ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             minibert.knock_out(bert, **options)
     assert minibert.knock_out(bert) == {}
-    wrong: tuple[Any, ...] = ([3], (1, 3), 3, [(1, 2, 3)])
-    for heads in wrong:
+    wrong: tuple[dict[str, Any], ...] = (*({"heads": heads} for heads in ([3], (1, 3), 3, [(1, 2, 3)])), {"blocks": 1})
+    for options in wrong:
         with pytest.raises(TypeError):
-            minibert.knock_out(bert, heads=heads)
-    blocks: Any = 1
-    with pytest.raises(TypeError):
-        minibert.knock_out(bert, blocks=blocks)
+            minibert.knock_out(bert, **options)
 
 
 def test_what_a_change_lacks_is_not_taken_from_the_run_before(loaded: Any) -> None:
@@ -343,34 +335,29 @@ def test_each_cell_is_a_run_of_its_own(name: str, turned: bool, monkeypatch: pyt
 def test_twelve_blocks_and_twelve_tokens_take_fifteen_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_byte_level(encoders.write(tmp_path, "gpt2", vocab_size=261, n_layer=12))
     encoder = minibert.load_encoder(folder)
-    calls: list[int] = []
-    for kind in ("__call__", "trace"):
-        before = getattr(minibert.Encoder, kind)
-
-        def counted(self: Any, *given: Any, before: Any = before, **named: Any) -> Any:
-            calls.append(named["input_ids"].size)
-            return before(self, *given, **named)
-
-        monkeypatch.setattr(minibert.Encoder, kind, counted)
+    kinds = {kind: getattr(minibert.Encoder, kind) for kind in ("__call__", "trace")}
+    for kind, right in kinds.items():
+        monkeypatch.setattr(minibert.Encoder, kind, mock.create_autospec(right, side_effect=right))
     found = patching_map(encoder, "zyxwvutsrqpo", "zyxwvvtsrqpo")
+    made = [call for kind in kinds for call in getattr(minibert.Encoder, kind).call_args_list]
+    calls = [named["input_ids"].size for _, named in made]
     assert found.shares.shape == (13, 12) and len(calls) == 13 + 2
     assert sum(calls) == (13 * 12 + 2) * 12, "each cell is one text of twelve tokens"
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "other", "token", "says"),
-    [
-        ("bert-words", "questi[MASK]n", "quest[MASK]n", None, "10 .*9"),
-        ("bert-words", "questi[MASK]n", "questi[MASK]n", None, "the same tokens; change a word"),
-        ("bert-words", "question", "questian", None, r"\[MASK\]"),
-        ("bert-words", "quest[MASK][MASK]n", "quast[MASK][MASK]n", None, r"\[MASK\].*\[6, 7\]"),
-        ("bert-words", "questi[MASK]n", "quest[MASK]on", None, r"'\[MASK\]' .*'o' .*7"),
-        ("bert-words", "questi[MASK]n", "questa[MASK]n", 10, r"10.*0\.\.9"),
-        ("gpt2-words", "wonderfu", "wonderou", 3, r"3 .*0\.\d+ and 0\.\d+"),
-        ("gpt2-words", "wonderfu", "wonderou", -1, "-1"),
-        ("gpt2-words", "", "w", None, "as many tokens"),
-    ],
-)
+NO_MAP: list[tuple[str, str, str, int | None, str]] = [
+    ("bert-words", "questi[MASK]n", "quest[MASK]n", None, "10 .*9"),
+    ("bert-words", "questi[MASK]n", "questi[MASK]n", None, "the same tokens; change a word"),
+    ("bert-words", "question", "questian", None, r"\[MASK\]"),
+    ("bert-words", "quest[MASK][MASK]n", "quast[MASK][MASK]n", None, r"\[MASK\].*\[6, 7\]"),
+    ("bert-words", "questi[MASK]n", "quest[MASK]on", None, r"'\[MASK\]' .*'o' .*7"),
+    ("bert-words", "questi[MASK]n", "questa[MASK]n", 10, r"10.*0\.\.9"),
+    ("gpt2-words", "wonderfu", "wonderou", 3, r"3 .*0\.\d+ and 0\.\d+"),
+    ("gpt2-words", "wonderfu", "wonderou", -1, "-1"), ("gpt2-words", "", "w", None, "as many tokens"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "other", "token", "says"), NO_MAP)
 def test_texts_without_a_map_are_refused(name: str, text: str, other: str, token: int | None, says: str) -> None:
     with pytest.raises((ValueError, IndexError), match=says):
         patching_map(studied(name), text, other, token)

@@ -6,10 +6,10 @@ norm before. Therefore all of them are tried on all rows.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
-import encoders
 import numpy as np
 import pytest
 from encoder_files import CASE, TINY, EncoderCase, copied, off
@@ -84,11 +84,9 @@ def test_no_token_and_padding_inside(case: EncoderCase) -> None:
                 trace = encoder.trace(np.zeros(shape, int), **given)
                 assert trace["hidden_states.2"].shape == (*shape, encoder.dim)
                 assert trace["attentions.1"].shape == (shape[0], encoder.stack.heads, shape[1], shape[1])
-    # texts of as many tokens, one after the other and with padding between them
-    mask = np.array([[1, 1, 1, 0, 0], [1, 0, 1, 0, 1], [1, 1, 1, 0, 0], [0, 1, 1, 0, 1]])
-    pad = case.load().config.get("pad_token_id") or 0
-    ids = np.where(mask, np.arange(20).reshape(4, 5) + 3, pad)
-    with case.load() as encoder:
+        # texts of as many tokens, one after the other and with padding between them
+        mask = np.array([[1, 1, 1, 0, 0], [1, 0, 1, 0, 1], [1, 1, 1, 0, 0], [0, 1, 1, 0, 1]])
+        ids = np.where(mask, np.arange(20).reshape(4, 5) + 3, encoder.config.get("pad_token_id") or 0)
         together = encoder(ids, attention_mask=mask)
         for row in range(4):
             assert off(together[row], encoder(ids[row : row + 1], attention_mask=mask[row : row + 1])[0]) <= CUT
@@ -96,41 +94,24 @@ def test_no_token_and_padding_inside(case: EncoderCase) -> None:
 
 @every_row
 def test_a_norm_s_eps_is_the_config_s(case: EncoderCase, tmp_path: Path) -> None:
-    # DistilBERT's is fixed, and that of BART's kin
-    family = case.facts["family"]
-    folder = copied(case, tmp_path, **{EPS.get(family, "layer_norm_eps"): 0.25})
-    with minibert.load_encoder(folder) as encoder:
+    key = next((key for key in case.load().config if "eps" in key), "layer_norm_eps")
+    with minibert.load_encoder(copied(case, tmp_path, **{key: 0.25})) as encoder:
         norms = {m.eps for path, m in encoder.modules.items() if hasattr(m, "eps") and not path.startswith("embedd")}
+    # DistilBERT's is fixed, and that of BART's kin
     fixed = {"distilbert": 1e-12, **dict.fromkeys(("bart", "mbart", "marian", "pegasus"), 1e-5)}
-    assert norms == {fixed.get(family, 0.25)}
+    assert norms == {fixed.get(case.facts["family"], 0.25)}
 
 
-EPS = {
-    "gpt2": "layer_norm_epsilon", "modernbert": "norm_eps",
-    **dict.fromkeys(("t5", "mt5", "umt5"), "layer_norm_epsilon"),
-    **dict.fromkeys((*encoders.LLAMA_LIKE, "embedding_gemma2"), "rms_norm_eps"),
-}  # fmt: skip
-
-
-NAMES = ("llama", "mistral", "modernbert", "nomic_bert", "gemma3_text")
-
-
-def ids(length: int) -> Array:
-    return np.arange(length)[None] % 20 + 5
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_score_is_computed_beyond_a_window_nor_after_a_token(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    length, counted = 2048, list[int]()
-
-    def counting(q: Array, k: Array, *others: Any) -> Array:
-        counted.append(q.shape[-3] * q.shape[-2] * k.shape[-2])
-        return attention_scores(q, k, *others)
-
-    monkeypatch.setattr(ready_blocks, "attention_scores", counting)
-    with CASE[name].load(threads=1) as encoder:
-        encoder(ids(length))
+@pytest.mark.parametrize("name", ["llama", "mistral", "modernbert", "nomic_bert", "gemma3_text"])
+def test_no_score_is_computed_beyond_a_window_nor_after_a_token(name: str) -> None:
+    length = 2048
+    with (
+        CASE[name].load(threads=1) as encoder,
+        mock.patch.object(ready_blocks, "attention_scores", wraps=attention_scores) as scores,
+    ):
+        encoder(np.arange(length)[None] % 20 + 5)
         stack = encoder.stack
+    shapes = [(*call.args[0].shape[-3:-1], call.args[1].shape[-2]) for call in scores.call_args_list]
     most = 0
     for block in stack.blocks:
         window, sides = block.attention.window, 1 if stack.causal else 2
@@ -138,51 +119,38 @@ def test_no_score_is_computed_beyond_a_window_nor_after_a_token(name: str, monke
             keys = first + packing.QUERIES if stack.causal else length
             keys = keys if window is None else min(keys, packing.QUERIES + sides * window)
             most += stack.heads * packing.QUERIES * keys
-    assert 0 < sum(counted) <= most
+    assert 0 < sum(map(math.prod, shapes)) <= most
 
 
 IDS = np.random.default_rng(3).integers(2, 29, 22)
 PARTS = ([1] * len(IDS), [len(IDS)], [5, 1, 1, 9, 6], [len(IDS) - 1, 1])
 CAUSAL = (
     "bert-causal", "gpt2", "gpt2-inverse", "gemma3_text", "llama", "mistral", "ministral3", "qwen2", "qwen3",
-    "qwen3-window",
+    "qwen3-window", "roberta",  # whose positions skip padding
 )  # fmt: skip
-
-
-def compare(encoder: minibert.Encoder, parts: list[int]) -> None:
-    assert encoder.stack.causal
-    ids = IDS[: encoder.max_length]
-    whole, cache, other = encoder(ids), KeyValueCache(), KeyValueCache()
-    for start, length in zip(np.cumsum(parts) - parts, parts, strict=True):
-        if len(part := ids[start : start + length]):
-            assert off(go_on(encoder, part.tolist(), cache), whole[start : start + length]) <= CUT
-            assert cache.length == start + len(part)
-            go_on(encoder, [5], other)  # two caches know nothing of each other
 
 
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 @pytest.mark.parametrize("name", CAUSAL)
-def test_parts_are_the_whole(name: str, parts: list[int]) -> None:
-    with CASE[name].load() as encoder:
-        compare(encoder, parts)
-
-
-@pytest.mark.parametrize("parts", PARTS, ids=str)
-def test_positions_that_skip_padding_go_on_too(tmp_path: Path, parts: list[int]) -> None:
-    with minibert.load_encoder(encoders.write(tmp_path, "roberta", is_decoder=True)) as encoder:
-        compare(encoder, parts)
+def test_parts_are_the_whole(name: str, parts: list[int], tmp_path: Path) -> None:
+    changes = {"is_decoder": True} if name == "roberta" else {}
+    with minibert.load_encoder(copied(CASE[name], tmp_path, **changes)) as encoder:
+        assert encoder.stack.causal
+        ids = IDS[: encoder.max_length]
+        whole, cache, other = encoder(ids), KeyValueCache(), KeyValueCache()
+        for start, length in zip(np.cumsum(parts) - parts, parts, strict=True):
+            if len(part := ids[start : start + length]):
+                assert off(go_on(encoder, part.tolist(), cache), whole[start : start + length]) <= CUT
+                assert cache.length == start + len(part)
+                go_on(encoder, [5], other)  # two caches know nothing of each other
 
 
 @pytest.mark.parametrize("name", ["gpt2", "qwen3"])
-def test_one_more_token_is_one_row_of_each_map(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_more_token_is_one_row_of_each_map(name: str) -> None:
     """Nothing fills it up: a text that is written on is alone, and other rows would take as long as itself."""
-    rows: list[int] = []
-    plain = ready_blocks.linear
-    monkeypatch.setattr(ready_blocks, "linear", lambda x, *rest: [rows.append(len(x)), plain(x, *rest)][1])
+    cache, counted = KeyValueCache(), mock.patch.object(ready_blocks, "linear", wraps=ready_blocks.linear)
     with CASE[name].load() as encoder:
-        cache = KeyValueCache()
-        go_on(encoder, [5, 6, 7], cache)
-        assert {*rows} == {3}
-        rows.clear()
-        go_on(encoder, [8], cache)
-        assert {*rows} == {1}
+        for ids in ([5, 6, 7], [8]):
+            with counted as linear:
+                go_on(encoder, ids, cache)
+            assert {len(call.args[0]) for call in linear.call_args_list} == {len(ids)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -46,26 +46,19 @@ OTHER_SIZES = {
 LAST_BITS = 2e-5  # between two orders of the same sums; measured 4e-6
 # lengths, threads, tokens of a tile, and whether BLAS's threads pay; kernels cut at multiples of 4, 6, 8, 12 and 16
 RUNS: list[tuple[list[int], int, int, bool]] = [
-    ([1, 2, 3, 4, 5, 6, 7, 8], 1, 16, False),
-    ([11, 12, 13, 16, 17, 1], 2, 100, True),
-    ([90, 23, 24, 25, 47, 48, 49, 3], 3, packing.TILE_TOKENS, False),
-    ([61, 1, 90, 15, 31, 33, 32, 5, 5], 2, 16, True),
-]
+    ([1, 2, 3, 4, 5, 6, 7, 8], 1, 16, False), ([11, 12, 13, 16, 17, 1], 2, 100, True),
+    ([90, 23, 24, 25, 47, 48, 49, 3], 3, packing.TILE_TOKENS, False), ([61, 1, 90, 15, 31, 33, 32, 5, 5], 2, 16, True),
+]  # fmt: skip
 
 
-PLACES: list[Path] = []  # a folder of pytest's, which it removes
+def written(folder: Path, name: str, **changes: Any) -> Path:
+    return encoders.write(folder, name, **OTHER_SIZES.get(name, SIZES) | changes)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def place(tmp_path_factory: pytest.TempPathFactory) -> None:
-    PLACES.append(tmp_path_factory.mktemp("small"))
-
-
-@cache
-def small(name: str, low_memory: bool = False) -> minibert.Encoder:
-    with mock.patch.multiple(encoders, DIM=DIM, LONGEST=LONGEST + 2):
-        folder = encoders.write(PLACES[-1] / f"{name}-{low_memory}", name, **OTHER_SIZES.get(name, SIZES))
-    return minibert.load_encoder(folder, same_bits=True, low_memory=low_memory)
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    place = tmp_path_factory.mktemp("small")
+    return cache(lambda name: minibert.load_encoder(written(place / name, name), same_bits=True))
 
 
 def batch(sizes: Sequence[int], pad: int = 5) -> tuple[Array, Array]:
@@ -74,20 +67,20 @@ def batch(sizes: Sequence[int], pad: int = 5) -> tuple[Array, Array]:
     return np.where(mask, (7 * columns + 3 * rows + columns * rows) % 15 + 5, pad), mask.astype(int)
 
 
-def off_alone(call: Callable[[Array, Array], Array], ids: Array, mask: Array) -> list[int]:
-    found = call(ids, mask)
-    sizes = mask.sum(1)
-    alone = [call(ids[i : i + 1, :size], mask[i : i + 1, :size])[0] for i, size in enumerate(sizes)]
-    return [
-        i
-        for i, (one, size) in enumerate(zip(alone, sizes, strict=True))
-        if not same_bits(found[i, :size] if found.shape[:2] == mask.shape else found[i], one)
-    ]
+def off_alone(call: Callable[..., Array], ids: Array, mask: Array) -> list[int]:
+    found, off = call(ids, attention_mask=mask), list[int]()
+    for i, size in enumerate(mask.sum(1)):
+        alone = call(ids[i : i + 1, :size], attention_mask=mask[i : i + 1, :size])[0]
+        if not same_bits(found[i, :size] if found.shape[:2] == mask.shape else found[i], alone):
+            off.append(i)
+    return off
 
 
 @pytest.mark.parametrize(("sizes", "threads", "tokens", "pays"), RUNS)
 @pytest.mark.parametrize("name", BLOCKS)
-def test_hidden_states_of_every_row(name: str, sizes: list[int], threads: int, tokens: int, pays: bool) -> None:
+def test_hidden_states_of_every_row(
+    small: Any, name: str, sizes: list[int], threads: int, tokens: int, pays: bool
+) -> None:
     """With tiles of several sizes, on our threads and on BLAS's."""
     encoder, (ids, mask) = small(name), batch(sizes)
     found: dict[int, Array] = {}
@@ -101,31 +94,23 @@ def test_hidden_states_of_every_row(name: str, sizes: list[int], threads: int, t
         mock.patch.object(packing, "ONE_TILE", tokens),
         mock.patch.object(computing.BlasPolicy, "pays", return_value=pays),
     ):
-        assert not off_alone(lambda ids, mask: encoder(ids, attention_mask=mask), ids, mask)
+        assert not off_alone(encoder, ids, mask)
         packed = packing.unpadded(encoder._checked(ids, {}, mask, None)[0], mask != 0)
         encoder.compute(packed, keep, threads=threads)
         whole = encoder(ids, attention_mask=mask)
         assert all(same_bits(found[i], whole[i, :size]) for i, size in enumerate(sizes))
 
 
-@pytest.mark.parametrize("name", ["bert", "qwen3"])
-def test_weights_that_stay_as_they_are_stored(name: str) -> None:
-    encoder, kept = small(name), small(name, low_memory=True)
-    ids, mask = batch([3, 17, 40, 88, 1, 17])
-    assert not off_alone(lambda ids, mask: kept(ids, attention_mask=mask), ids, mask)
-    assert same_bits(kept(ids, attention_mask=mask), encoder(ids, attention_mask=mask))
-
-
+@pytest.mark.parametrize("options", [{"mmap": False}, {"low_memory": True}], ids=str)
 @pytest.mark.parametrize("name", BLOCKS)
-def test_weights_that_are_copied_stand_as_they_are_read(name: str) -> None:
-    """And give the bits of those that stand as they are stored."""
-    mapped = small(name)
-    with minibert.load_encoder(PLACES[-1] / f"{name}-False", same_bits=True, mmap=False) as copied:
-        assert all(module.column_major for _, module in copied.stack._maps)
+def test_weights_that_are_copied_or_kept(small: Any, name: str, options: dict[str, bool], tmp_path: Path) -> None:
+    """Copied ones stand as they are read; both give the bits of those that stand as they are stored."""
+    mapped, (ids, mask) = small(name), batch([3, 17, 40, 88, 1, 17])
+    with minibert.load_encoder(written(tmp_path, name), same_bits=True, **options) as other:
+        assert "mmap" not in options or all(module.column_major for _, module in other.stack._maps)
         assert name == "gpt2" or not any(module.column_major for _, module in mapped.stack._maps)
-        ids, mask = batch([3, 17, 40, 88, 1, 17])
-        assert not off_alone(lambda ids, mask: copied(ids, attention_mask=mask), ids, mask)
-        assert same_bits(copied(ids, attention_mask=mask), mapped(ids, attention_mask=mask))
+        assert not off_alone(other, ids, mask)
+        assert same_bits(other(ids, attention_mask=mask), mapped(ids, attention_mask=mask))
 
 
 @pytest.mark.parametrize("options", [{}, {"mmap": True}, {"mmap": False}], ids=str)
@@ -133,9 +118,8 @@ def test_weights_that_are_copied_stand_as_they_are_read(name: str) -> None:
 def test_panels_keep_the_bits(name: str, options: dict[str, bool], tmp_path: Path) -> None:
     """Sizes that have panels, with a width that BLAS cuts: the bits are the same in any batch, wherever weights are."""
     larger = {DIM: 64, 48: 512, 12: 512}  # of two sizes: the width, and what lies between two maps
-    wide = {key: larger.get(value, value) for key, value in OTHER_SIZES.get(name, SIZES).items()}
-    with mock.patch.multiple(encoders, DIM=64, LONGEST=LONGEST + 2):
-        folder = encoders.write(tmp_path, name, **wide)
+    changes = {key: larger[size] for key, size in OTHER_SIZES.get(name, SIZES).items() if size in larger}
+    folder = written(tmp_path, name, **changes)
     with minibert.load_encoder(folder, threads=1, **options) as encoder:
         ids, mask = batch([3, 17, 31, 32, 1, 2, 40, 88])
         whole = all(module.shape[0] % 64 == 0 for _, module in encoder.stack._maps)
@@ -143,7 +127,7 @@ def test_panels_keep_the_bits(name: str, options: dict[str, bool], tmp_path: Pat
         laid = whole and kernel().small and (not options.get("mmap") or name == "gpt2")
         assert bool(encoder.stack.panel_rows) == laid
         if kernel().always:
-            assert not off_alone(lambda ids, mask: encoder(ids, attention_mask=mask), ids, mask)
+            assert not off_alone(encoder, ids, mask)
         found = encoder.trace(ids[:1, :3])  # a trace takes them too
         assert same_bits(found[f"hidden_states.{len(encoder.stack.blocks)}"], encoder(ids[:1, :3]))
 
@@ -151,19 +135,15 @@ def test_panels_keep_the_bits(name: str, options: dict[str, bool], tmp_path: Pat
 @pytest.mark.parametrize("name", ["bert", "gpt2", "modernbert"])
 def test_panels_with_every_kernel(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their layout is right wherever it is tested; the speed, and the last bits, depend on the kernel."""
-    sizes = {"bert": SIZES, **OTHER_SIZES}[name] | ({"n_embd": 64} if name == "gpt2" else {"hidden_size": 64})
-    sizes |= {"n_inner": 1024} if name == "gpt2" else {"intermediate_size": 1024}
-    with mock.patch.multiple(encoders, DIM=64, LONGEST=LONGEST + 2):
-        folder = encoders.write(tmp_path, name, **sizes)
+    dim, inner = ("n_embd", "n_inner") if name == "gpt2" else ("hidden_size", "intermediate_size")
+    folder = written(tmp_path, name, **{dim: 64, inner: 1024})
     ids, mask = batch([3, 15, 12])
     with minibert.load_encoder(folder, mmap=True) as encoder:
         usual = encoder(ids, attention_mask=mask)
     monkeypatch.setattr(load_encoder, "kernel", lambda: Kernel("of any name", Rows(), Rows(), small=True))
     monkeypatch.setattr(load_encoder, "cut_of_blas", lambda: 448)
-    with (
-        minibert.load_encoder(folder) as encoder,
-        mock.patch.object(fast.Panels, "linear", autospec=True, side_effect=fast.Panels.linear) as products,
-    ):
+    counting = mock.patch.object(fast.Panels, "linear", autospec=True, side_effect=fast.Panels.linear)
+    with minibert.load_encoder(folder) as encoder, counting as products:
         assert encoder.stack.panel_rows
         assert np.abs(encoder(ids, attention_mask=mask) - usual).max() < LAST_BITS
         halves = len(encoder.stack.blocks) * (name == "modernbert")  # one map of each block is two products
@@ -179,9 +159,8 @@ def test_panels_with_every_kernel(name: str, tmp_path: Path, monkeypatch: pytest
 def test_weights_that_are_stored_transposed(width: int, tmp_path: Path) -> None:
     """Their small products take another way: those of 36 tokens, not those of 198."""
     sizes = {"n_embd": width, "n_inner": 4 * width, "n_positions": 700}
-    with mock.patch.multiple(encoders, DIM=width, LONGEST=700):
-        encoder = minibert.load_encoder(encoders.write(tmp_path, "gpt2", **sizes), same_bits=True)
-    assert not off_alone(lambda ids, mask: encoder(ids, attention_mask=mask), *batch([36, 198, 102, 570, 5, 60, 17]))
+    encoder = minibert.load_encoder(written(tmp_path, "gpt2", **sizes), same_bits=True)
+    assert not off_alone(encoder, *batch([36, 198, 102, 570, 5, 60, 17]))
 
 
 @pytest.mark.parametrize("name", ["bert", "qwen3"])
@@ -189,10 +168,9 @@ def test_weights_that_are_stored_transposed(width: int, tmp_path: Path) -> None:
 def test_what_threads_of_blas_cut(name: str, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On two threads BLAS cuts a sum of 450 numbers elsewhere than on one: in attention, or over a weight's width."""
     monkeypatch.setattr(computing.BlasPolicy, "pays", lambda self: True)
-    sizes = {**SIZES, "intermediate_size": width, "max_position_embeddings": 700}
-    with mock.patch.multiple(encoders, DIM=DIM, LONGEST=700):
-        encoder = minibert.load_encoder(encoders.write(tmp_path, name, **sizes), same_bits=True)
-    assert not off_alone(lambda ids, mask: encoder(ids, attention_mask=mask), *batch([450, 513, 610, 33, 8]))
+    sizes = {"intermediate_size": width, "max_position_embeddings": 700}
+    encoder = minibert.load_encoder(written(tmp_path, name, **sizes), same_bits=True)
+    assert not off_alone(encoder, *batch([450, 513, 610, 33, 8]))
     assert encoder.stack.promised and encoder.stack.shares == (width == DIM and kernel().always)
     assert [one_sum(longest) for longest in (33, 450, 512)] == [True, False, True]
 
@@ -200,7 +178,7 @@ def test_what_threads_of_blas_cut(name: str, width: int, tmp_path: Path, monkeyp
 @pytest.mark.skipif(not kernel().always, reason=f"{kernel().name} does not keep the bits of float64")
 def test_float64() -> None:
     with CASE["bert"].load(same_bits=True, dtype="float64") as encoder:
-        assert not off_alone(lambda ids, mask: encoder(ids, attention_mask=mask), *batch([3, 9, 1, 12, 7]))
+        assert not off_alone(encoder, *batch([3, 9, 1, 12, 7]))
 
 
 @pytest.mark.parametrize("case", [case for case in HEAD_CASES if "no_pad_id" not in case.name], ids=str)
@@ -208,17 +186,16 @@ def test_logits_of_every_head(case: HeadCase) -> None:
     """Without an id of padding the head takes one text at a time."""
     with case.load(same_bits=True) as encoder:
         ids, mask = batch([3, 10, 1, 7, 7, 2] * 8, encoder.config.get("pad_token_id") or 0)
-        assert not off_alone(lambda ids, mask: encoder.logits(ids, attention_mask=mask, head=case.head), ids, mask)
+        assert not off_alone(partial(encoder.logits, head=case.head), ids, mask)
 
 
 def test_words_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pieces of a word table are the same for each tile: a product's bits depend on how many outputs it has."""
     monkeypatch.setattr(heads, "TOKENS", 64)
     monkeypatch.setattr(heads, "PIECE", 64 * 160)
-    with mock.patch.multiple(encoders, DIM=384):
-        folder = encoders.write(tmp_path, "qwen3", vocab_size=700, hidden_size=384, tie_word_embeddings=True)
+    folder = encoders.write(tmp_path, "qwen3", vocab_size=700, hidden_size=384, tie_word_embeddings=True)
     encoder = minibert.load_encoder(folder, same_bits=True)
-    assert not off_alone(lambda ids, mask: encoder.logits(ids, attention_mask=mask), *batch([5, 3, 16, 1, 12, 9] * 2))
+    assert not off_alone(encoder.logits, *batch([5, 3, 16, 1, 12, 9] * 2))
     few, many = ([words for words, _ in heads.logit_pieces(encoder.head(), np.ones((n, 384), "f4"))] for n in (1, 60))
     assert few == many and len(few) == 5
     y = steady(np.array([[1.0, np.inf, 2.0]], np.float32), np.ones((5, 3), np.float32))  # what fills up does not warn

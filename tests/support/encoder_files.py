@@ -14,7 +14,6 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.models.run.blocks import Stack
 
 ENCODERS = REFERENCE / "encoder"
 
@@ -52,16 +51,3 @@ def off(ours: Array, theirs: Array) -> float:
 def kept(inputs: dict[str, Array]) -> Array:
     """Return a mask of the tokens that are not padding."""
     return inputs.get("attention_mask", np.ones_like(inputs["input_ids"])) != 0
-
-
-def at_kept_tokens(key: str, x: Array, keep: Array, stack: Stack | None = None) -> Array:
-    """Those numbers of one intermediate that padding has no part in; of scores those that no mask of `stack` hides."""
-    if not key.startswith("attentions") and not key.endswith("scores"):
-        return x[keep]
-    pairs = keep[:, None, :, None] & keep[:, None, None, :]
-    for block in stack.blocks if stack else ():
-        if key == block.attention.scores:
-            query, key_token = np.indices(x.shape[2:])
-            window = np.inf if block.attention.window is None else block.attention.window
-            pairs = pairs & (abs(query - key_token) <= window) & ((key_token <= query) | (not stack.causal))
-    return x[np.broadcast_to(pairs, x.shape)]

@@ -21,18 +21,12 @@ from minibert.families.rows import BLOCKS
 
 DIM, HEADS, WIDTH, DEPTH, LONGEST = 16, 4, 24, 2, 24
 COMMON = {
-    "vocab_size": checkpoints.VOCAB,
-    "hidden_size": DIM,
-    "num_attention_heads": HEADS,
-    "num_hidden_layers": DEPTH,
-    "intermediate_size": WIDTH,
-    "max_position_embeddings": LONGEST,
-    "hidden_act": "gelu",
-    "type_vocab_size": 2,
-    "pad_token_id": 0,
-    "layer_norm_eps": 1e-12,
-}
+    "vocab_size": checkpoints.VOCAB, "hidden_size": DIM, "num_attention_heads": HEADS, "num_hidden_layers": DEPTH,
+    "intermediate_size": WIDTH, "max_position_embeddings": LONGEST, "hidden_act": "gelu", "type_vocab_size": 2,
+    "pad_token_id": 0, "layer_norm_eps": 1e-12,
+}  # fmt: skip
 TODAY = {"num_key_value_heads": 2, "head_dim": 8, "hidden_act": "silu", "rms_norm_eps": 1e-6, "pad_token_id": 0}
+ROBERTA = {"pad_token_id": 1, "layer_norm_eps": 1e-5, "type_vocab_size": 1}
 T5 = {
     "d_model": DIM, "num_heads": HEADS, "num_layers": DEPTH, "d_ff": WIDTH, "d_kv": 8, "pad_token_id": 0,
     "layer_norm_epsilon": 1e-6, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20,
@@ -43,13 +37,12 @@ BART = {
     "decoder_layers": DEPTH, "encoder_ffn_dim": WIDTH, "decoder_ffn_dim": WIDTH, "activation_function": "gelu",
     "max_position_embeddings": LONGEST, "pad_token_id": 0, "scale_embedding": False,
 }  # fmt: skip
+SHARED = {"encoder.embed_tokens.weight": "shared.weight"}  # as files with two sides have it
 BART_LIKE = ("bart", "mbart", "marian", "pegasus")
 T5_LIKE = ("t5", "mt5", "umt5")
 CONFIGS: dict[str, dict[str, Any]] = {
     "bert": {},
-    "roberta": {"pad_token_id": 1, "layer_norm_eps": 1e-5, "type_vocab_size": 1},
-    "xlm-roberta": {"pad_token_id": 1, "layer_norm_eps": 1e-5, "type_vocab_size": 1},
-    "camembert": {"pad_token_id": 1, "layer_norm_eps": 1e-5, "type_vocab_size": 1},
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ROBERTA),
     "electra": {"embedding_size": 12},
     "ernie": {"use_task_id": False},
     "distilbert": {
@@ -59,16 +52,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "mpnet": {"pad_token_id": 1, "layer_norm_eps": 1e-5, "relative_attention_num_buckets": 32},
     "gpt2": {
         "n_embd": DIM, "n_head": HEADS, "n_layer": DEPTH, "n_inner": WIDTH, "n_positions": LONGEST,
-        "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new",
-        "bos_token_id": 0, "eos_token_id": 0,
+        "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "bos_token_id": 0, "eos_token_id": 0,
     },
-    "t5": T5,
-    "mt5": T5,
-    "umt5": T5,
-    "bart": BART,
-    "mbart": BART,
-    "marian": BART,
-    "pegasus": BART,
+    **dict.fromkeys(T5_LIKE, T5),
+    **dict.fromkeys(BART_LIKE, BART),
     "albert": {"embedding_size": 12, "hidden_act": "gelu_new"},
     "modernbert": {
         "hidden_activation": "gelu", "local_attention": 4, "global_attn_every_n_layers": 2, "norm_eps": 1e-5,
@@ -83,14 +70,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "clip_text_model": {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "eos_token_id": 2, "projection_dim": 12},
     "llama": TODAY,
     "mistral": {**TODAY, "sliding_window": 3},
-    "ministral3": {
-        **TODAY, "rope_parameters": {
-            "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 3,
-            "llama_4_scaling_beta": 0.1,
-        },
-    },
-    "qwen2": TODAY,
-    "qwen3": TODAY,
+    "ministral3": {**TODAY, "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 3,
+        "llama_4_scaling_beta": 0.1,
+    }},
+    **dict.fromkeys(("qwen2", "qwen3"), TODAY),
     "eurobert": {**TODAY, "num_key_value_heads": None, "attention_bias": True, "mlp_bias": True},
     "ultrabert": {**TODAY, "sliding_window": 2, "layer_types": ["sliding_attention", "full_attention"]},
     "gemma3_text": {
@@ -104,11 +88,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-LLAMA_LIKE = (
-    "llama", "mistral", "ministral3", "qwen2", "qwen3", "eurobert", "ultrabert", "gemma3_text", "embedding_gemma2_text",
-)  # fmt: skip
-
-
 def config(name: str, **changes: Any) -> dict[str, Any]:
     """config.json of one model_type, with changes."""
     if name == "clip":  # a whole model's, whose part for texts is that of another model_type
@@ -119,28 +98,54 @@ def config(name: str, **changes: Any) -> dict[str, Any]:
     return {"model_type": name, **common, **CONFIGS[name], **changes}
 
 
+class _Asked(Stored):
+    """Notes the tables that are asked for too; of those that have a formula none is there."""
+
+    def table(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
+        return self.vector(names, shape)
+
+    def stores(self, name: str) -> bool:
+        return False
+
+
 def tensors(config: Mapping[str, Any]) -> dict[str, Array]:
     """Input layer and blocks of one config, by the base model's names."""
     config = config.get("text_config", config)
-    generator = np.random.default_rng(sum(map(ord, config["model_type"])))
+    kind: str = config["model_type"]
+    generator = np.random.default_rng(sum(map(ord, kind)))
 
     def normal(*shape: int, spread: float = 1.0) -> Array:
         return np.asarray(generator.standard_normal(shape) * spread, np.float32)
 
-    def norm(path: str, width: int) -> dict[str, Array]:
-        return {f"{path}.weight": 1 + normal(width, spread=0.2), f"{path}.bias": normal(width, spread=0.2)}
+    def norm(name: str, *shape: int) -> Array:
+        return np.float32(around * name.endswith("weight")) + normal(*shape, spread=0.2)
 
-    made = _input_layer(config, normal, norm)
-    row = BLOCKS[config["model_type"]]
-    around = float(config["model_type"] != "gemma3_text")  # whose files hold a norm's weight less 1
-    read = row.configure(minibert.FAMILIES[config["model_type"]], config, "config.json")
-    if config["model_type"] == "deberta-v2":
-        made |= {"encoder.rel_embeddings.weight": normal(16, DIM), **norm("encoder.LayerNorm", DIM)}
-    scheme = deberta_log_buckets(read, Stored(made)) if config["model_type"] == "deberta-v2" else None
+    family, row, made = minibert.FAMILIES[kind], BLOCKS[kind], dict[str, Array]()
+    around = float(kind != "gemma3_text")  # whose files hold a norm's weight less 1
+    read = row.configure(family, config, "config.json")
+    dim = read.integer("hidden_size")
+    layer = _Asked(config=read)
+    for step in family.steps_for("encoder"):
+        if step.when(read):
+            step.bind(layer)
+    for name, shape in sorted(layer.asked.items(), key=lambda item: "token_type" in item[0]):
+        if "norm" in name.lower():
+            made[name] = norm(name, *shape)
+        else:
+            map_of_rows = name.endswith(("_project.weight", "_mapping_in.weight"))
+            spread = 0.3 if map_of_rows else 0.25 if kind == "gemma3_text" else 1.0
+            made[SHARED.get(name, name)] = normal(*shape, spread=spread)
+    if kind == "clip_text_model":
+        made["text_projection.weight"] = normal(config["projection_dim"], dim)
+    scheme = None
+    if kind == "deberta-v2":
+        made["encoder.rel_embeddings.weight"] = normal(16, dim)
+        made |= {name: norm(name, dim) for name in ("encoder.LayerNorm.weight", "encoder.LayerNorm.bias")}
+        scheme = deberta_log_buckets(read, Stored(made))
     for i in range(read.integer("num_hidden_layers")):
         binder = Stored(config=read)
         row.bind(read, binder, i, scheme=scheme)
-        for name, shape in matrices_first(binder.asked):
+        for name, shape in sorted(binder.asked.items(), key=lambda item: not mapped(item[0], binder.asked)):
             if len(shape) > 1:
                 # 1.5 times what keeps a row's size: softmax is neither flat nor a choice of one
                 width = shape[0] if row.transposed else np.prod(shape[1:])
@@ -152,64 +157,17 @@ def tensors(config: Mapping[str, Any]) -> dict[str, Array]:
             elif name.endswith("layer_scalar"):
                 made[name] = 1 + normal(*shape, spread=0.2)
             else:
-                made[name] = around * name.endswith("weight") + normal(*shape, spread=0.2)
-    row.last_norm.bound(read, last := Stored(config=read), "", DIM)
-    for name, shape in last.asked.items():
-        made[name] = np.float32(around * name.endswith("weight")) + normal(*shape, spread=0.2)
-    for path in {row.relative.format(i=i) for i in range(DEPTH) if row.relative}:
+                made[name] = norm(name, *shape)
+    row.last_norm.bound(read, last := Stored(config=read), "", dim)
+    made |= {name: norm(name, *shape) for name, shape in last.asked.items()}
+    for path in dict.fromkeys(row.relative.format(i=i) for i in range(DEPTH) if row.relative):
         made[f"{path}.weight"] = normal(read.integer("relative_attention_num_buckets"), HEADS)
     return made
-
-
-def matrices_first(shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and shapes: each map's weight and bias, then the norms'."""
-    return sorted(shapes.items(), key=lambda item: not mapped(item[0], shapes))
 
 
 def mapped(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
     """Whether a weight or a bias is a map's, not a norm's."""
     return len(shapes.get(f"{name.rpartition('.')[0]}.weight", ())) > 1
-
-
-def _input_layer(config: Mapping[str, Any], normal: Any, norm: Any) -> dict[str, Array]:
-    """The tensors of BERT's input layer, or those of another that is named here."""
-    kind, vocab = config["model_type"], config["vocab_size"]
-    if kind == "clip_text_model":
-        return {
-            "embeddings.token_embedding.weight": normal(vocab, DIM),
-            "embeddings.position_embedding.weight": normal(LONGEST, DIM),
-            "text_projection.weight": normal(config["projection_dim"], DIM),
-        }
-    if kind == "modernbert":
-        return {"embeddings.tok_embeddings.weight": normal(vocab, DIM), "embeddings.norm.weight": 1 + normal(DIM) / 5}
-    if kind in LLAMA_LIKE:
-        return {"embed_tokens.weight": normal(vocab, DIM, spread=0.25 if kind == "gemma3_text" else 1.0)}
-    if kind in BART_LIKE:
-        made = {"shared.weight": normal(vocab, DIM)}
-        if kind in ("bart", "mbart"):
-            made["encoder.embed_positions.weight"] = normal(LONGEST + 2, DIM)
-            made |= norm("encoder.layernorm_embedding", DIM)
-        return made
-    if kind in T5_LIKE:
-        return {"shared.weight": normal(vocab, DIM)}
-    if kind == "gpt2":
-        return {"wte.weight": normal(vocab, DIM), "wpe.weight": normal(config["n_positions"], DIM)}
-    width = config.get("embedding_size", DIM)
-    made = {
-        "embeddings.word_embeddings.weight": normal(vocab, width),
-        "embeddings.position_embeddings.weight": normal(LONGEST, width),
-        **norm("embeddings.LayerNorm", width),
-    }
-    if kind in ("nomic_bert", "gte", "jina_embeddings_v3", "deberta-v2"):
-        del made["embeddings.position_embeddings.weight"]
-    if kind not in ("distilbert", "mpnet", "deberta-v2"):
-        made["embeddings.token_type_embeddings.weight"] = normal(config["type_vocab_size"], width)
-    if kind == "albert":
-        path = "encoder.embedding_hidden_mapping_in"
-        made |= {f"{path}.weight": normal(DIM, width, spread=0.3), f"{path}.bias": normal(DIM)}
-    if kind == "electra":
-        made |= {"embeddings_project.weight": normal(DIM, width, spread=0.3), "embeddings_project.bias": normal(DIM)}
-    return made
 
 
 def write(folder: Path, name: str, **changes: Any) -> Path:

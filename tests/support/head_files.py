@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
-import numpy as np
-from encoder_files import EncoderCase, kept, off
+from encoder_files import EncoderCase
 from reference_files import REFERENCE
-from safetensors.numpy import load_file, save_file
-
-import minibert
-from minibert.equations.input_layer import Array
 
 HEADS = REFERENCE / "heads"
 
@@ -26,25 +18,3 @@ class HeadCase(EncoderCase):
 
 HEAD_CASES = tuple(HeadCase(path.parent.name) for path in sorted(HEADS.glob("*/case.json")))
 HEAD_CASE = {case.name: case for case in HEAD_CASES}
-
-
-def damaged(folder: Path, copy: Path, name: str) -> Path:
-    """A copy of a folder in which one tensor holds NaN."""
-    shutil.copytree(folder, copy)
-    tensors = load_file(copy / "model.safetensors")
-    tensors[name] = np.full_like(tensors[name], np.nan)
-    save_file(tensors, copy / "model.safetensors")
-    return copy
-
-
-def seen(x: Array, inputs: dict[str, Array]) -> Array:
-    """Rows that are no padding, of numbers for each token; else all."""
-    keep = kept(inputs)
-    return x[keep] if x.shape[: keep.ndim] == keep.shape else x
-
-
-def distance(case: HeadCase, encoder: minibert.Encoder) -> float:
-    """How far an encoder's logits are from the reference's."""
-    inputs, traces = case.read
-    made = {kind: encoder.logits(**given, head=case.head) for kind, given in inputs.items()}
-    return max(off(seen(made[kind], given), seen(traces[kind]["logits"], given)) for kind, given in inputs.items())

@@ -12,11 +12,10 @@ Source of the finaliser: Steele, Lea, Flood 2014, "Fast Splittable Pseudorandom 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
-from checkpoints import pack
+from checkpoints import write
 from numpy.typing import NDArray
 
 AMPLITUDE = np.float32(0.1 / 2**23)
@@ -25,27 +24,15 @@ ROWS_AT_ONCE = 2048
 BATCHES = ("padded", "two_segments", "full_length", "explicit_positions")
 
 BERT = {
-    "model_type": "bert",
-    "architectures": ["BertModel"],
-    "vocab_size": 30522,
-    "hidden_size": 768,
-    "max_position_embeddings": 512,
-    "type_vocab_size": 2,
-    "pad_token_id": 0,
-    "layer_norm_eps": 1e-12,
+    "model_type": "bert", "architectures": ["BertModel"], "vocab_size": 30522, "hidden_size": 768,
+    "max_position_embeddings": 512, "type_vocab_size": 2, "pad_token_id": 0, "layer_norm_eps": 1e-12,
     "num_hidden_layers": 0,  # the input layer is all there is in the file
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-}
+    "num_attention_heads": 12, "intermediate_size": 3072,
+}  # fmt: skip
 GPT2 = {
-    "model_type": "gpt2",
-    "architectures": ["GPT2Model"],
-    "vocab_size": 50257,
-    "n_embd": 768,
-    "n_positions": 1024,
-    "n_layer": 0,
-    "n_head": 12,
-}
+    "model_type": "gpt2", "architectures": ["GPT2Model"], "vocab_size": 50257, "n_embd": 768, "n_positions": 1024,
+    "n_layer": 0, "n_head": 12,
+}  # fmt: skip
 
 
 def mix(index: NDArray[np.uint64], salt: int) -> NDArray[np.uint64]:
@@ -92,8 +79,6 @@ def tensors(model_type: str) -> dict[str, NDArray[np.float32]]:
     """Every tensor of the model folder, by its name in the file."""
     if model_type == "gpt2":
         return {"wte.weight": table(50257, 768, salt=11), "wpe.weight": table(1024, 768, salt=12)}
-    if model_type != "bert":
-        raise ValueError(f"expected 'bert' or 'gpt2', found {model_type!r}")
     return {
         "embeddings.word_embeddings.weight": table(30522, 768, salt=1),
         "embeddings.position_embeddings.weight": table(512, 768, salt=2),
@@ -109,8 +94,6 @@ def batch(kind: str, vocab: int, longest: int) -> dict[str, NDArray[np.int64]]:
     padded: rows of 20, 40, .. 160 tokens, then id 0 and mask 0; two_segments: the second one begins earlier from
     row to row; full_length: as many tokens as there are positions; explicit_positions: any position anywhere.
     """
-    if kind not in BATCHES:
-        raise ValueError(f"expected one of {BATCHES}, found {kind!r}")
     shape = (2, longest) if kind == "full_length" else (8, 160)
     salt = 100 + BATCHES.index(kind)
     column, row = np.arange(shape[1]), np.arange(shape[0])[:, None]
@@ -125,24 +108,6 @@ def batch(kind: str, vocab: int, longest: int) -> dict[str, NDArray[np.int64]]:
     return made
 
 
-def write_model(folder: Path, model_type: str, vocab: bool = False) -> Path:
-    """Write config.json and model.safetensors (94 MB for bert, 158 MB for gpt2), and if asked a vocabulary.
-
-    The vocabulary of bert is a `vocab.txt` of 30522 made-up lines with the special tokens where bert-base-uncased
-    has them; gpt2 has none here, its merges cannot be made up.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    config = BERT if model_type == "bert" else GPT2
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    (folder / "model.safetensors").write_bytes(pack(tensors(model_type)))
-    if vocab:
-        (folder / "vocab.txt").write_text("\n".join(bert_vocab()) + "\n", encoding="utf-8")
-    return folder
-
-
-def bert_vocab() -> list[str]:
-    """30522 tokens: the special ones at their places, letters, their continuations, and words `w<row>`."""
-    tokens = ["[PAD]", *(f"[unused{n}]" for n in range(99)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,!?'-"
-    tokens += [*letters, *(f"##{letter}" for letter in letters), "we", "lived", "above", "the", "clouds"]
-    return tokens + [f"w{row}" for row in range(len(tokens), 30522)]
+def write_model(folder: Path, model_type: str) -> Path:
+    """Write config.json and model.safetensors: 94 MB for bert, 158 MB for gpt2."""
+    return write(folder, BERT if model_type == "bert" else GPT2, tensors(model_type))
