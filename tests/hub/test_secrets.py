@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,19 +17,15 @@ import numpy as np
 import pytest
 from command_line import Patch
 from encoder_files import CASE
-from fake_hub import FakeHub, environment, files_of, use
+from fake_hub import FakeHub, environment, files_of, run, use
 from huggingface_hub import constants
-from limits import CHILD_SECONDS
 from tiny_model import WORD
 
 import minibert
 from minibert.errors import HubError
 from minibert.hub.repository import resolve
 
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: Patch) -> None:
-    fake_hub.quick_pauses(monkeypatch)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def read(whole: bool = False, revision: str | None = None) -> np.ndarray:
@@ -65,13 +60,11 @@ def test_a_range_is_asked_for_by_the_name_and_version_alone(hub: FakeHub) -> Non
     assert {request.agent for request in hub.requests if request.range} == {f"minibert/{minibert.__version__}"}
 
 
-@pytest.mark.parametrize(
-    "endpoint",
-    [
-        "https://user:se/cret@hub.invalid", "user:secret@hub", "https://user:secret@[::1", "https://secret@hub",
-        "ftp://hub", "https://:80", "https://hub:port", "https://[::1",
-    ],
-)  # fmt: skip
+ENDPOINTS = ["https://user:se/cret@hub.invalid", "user:secret@hub", "https://user:secret@[::1", "https://secret@hub",
+             "ftp://hub", "https://:80", "https://hub:port", "https://[::1"]  # fmt: skip
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_an_endpoint_that_is_none_or_holds_a_password_is_refused_and_not_shown(
     monkeypatch: Patch, tmp_path: Path, endpoint: str
 ) -> None:
@@ -94,9 +87,8 @@ def test_a_token_that_is_none_is_named_by_its_place(
         (tmp_path / where).write_bytes(token.encode("utf-8", "surrogateescape"))
     else:
         monkeypatch.setenv(where, token)
-    with pytest.raises(
-        HubError, match=rf"token .*{where.replace('HUGGING_FACE_HUB', 'HF')}|UnicodeDecodeError"
-    ) as error:
+    said = rf"token .*{where.replace('HUGGING_FACE_HUB', 'HF')}|UnicodeDecodeError"
+    with pytest.raises(HubError, match=said) as error:
         read()
     assert "geh" not in str(error.value)
     assert hub.requests == []
@@ -146,14 +138,6 @@ except minibert.CheckpointError as error: print(error)
 """
 
 
-def run(code: str, name: str, where: Path, endpoint: str) -> str:
-    env = environment(endpoint, where / "home", HF_HUB_DISABLE_PROGRESS_BARS="1")
-    command = [sys.executable, "-c", code, name]
-    done = subprocess.run(command, cwd=where, env=env, stdout=subprocess.PIPE, text=True, timeout=CHILD_SECONDS)
-    assert done.returncode == 0
-    return done.stdout
-
-
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A folder that other users may read, unlike pytest's."""
@@ -166,13 +150,14 @@ def place() -> Iterator[Path]:
 @pytest.mark.parametrize("kind", PATHS)
 def test_who_may_not_read_which_path(place: Path, kind: str) -> None:
     closed, name, named = PATHS[kind]
+    env = environment("http://hub.invalid", place / "home", HF_HUB_DISABLE_PROGRESS_BARS="1")
     if name == "org/bert":
         with FakeHub() as hub:
             hub.add(name, files_of(CASE["bert"].folder))
-            run(FILL, name, place, hub.endpoint)
+            run(FILL, env | {"HF_ENDPOINT": hub.endpoint}, name, cwd=place)
     else:
         shutil.copytree(CASE["bert"].folder, place / "models" / "bert")
     (place / closed).chmod(0)
-    said = run(LOAD_AS_NOBODY, name, place, "http://hub.invalid")
+    said = run(LOAD_AS_NOBODY, env, name, cwd=place)
     assert said.startswith(f"user {NOBODY} may not read {named.format(place)}"), said
     assert "fetch" not in said and "no such" not in said

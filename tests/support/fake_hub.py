@@ -16,20 +16,25 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import io
 import json
+import math
 import os
 import re
 import socket
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from time import sleep  # the Hub's own slowness; `quick_pauses` shortens time.sleep, which its clients call
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from limits import CHILD_SECONDS
 
 CHUNK = 1 << 16
 PATIENCE = 20.0  # seconds that a client waits for the first answer: a busy machine is no Hub that is absent
@@ -54,15 +59,14 @@ class Repository:
 
 @dataclass
 class Request:
-    """A request and its answer. `sent` counts the bytes of the body that went out."""
+    """A request. `sent` counts the bytes of the answer's body that went out."""
 
     method: str
     path: str
     range: str | None
     authorization: str | None
     host: str
-    agent: str | None = None
-    status: int = 0
+    agent: str | None
     sent: int = 0
 
 
@@ -89,21 +93,15 @@ class Rule:
 
     pattern: str
     fault: Fault
-    times: int | None
+    times: float
     skip: int
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def applies(self, request: Request) -> bool:
         if not re.search(self.pattern, request.path):
             return False
-        with self.lock:
-            if self.skip > 0:
-                self.skip -= 1
-                return False
-            if self.times is None:
-                return True
-            self.times -= 1
-            return self.times >= 0
+        self.skip -= 1
+        self.times -= self.skip < 0
+        return self.skip < 0 <= self.times
 
 
 def wrong_content_range(hub: FakeHub, request: Request, answer: Answer) -> Answer:
@@ -131,12 +129,7 @@ def total(size: int) -> Fault:
 
 def drip(bytes_per_second: float) -> Fault:
     """Send the body slowly."""
-    return with_fields(bytes_per_second=bytes_per_second)
-
-
-def with_fields(**fields: Any) -> Fault:
-    """Set fields of an answer."""
-    return lambda hub, request, answer: replace(answer, **fields)
+    return lambda hub, request, answer: replace(answer, bytes_per_second=bytes_per_second)
 
 
 def with_header(name: str, value: str) -> Fault:
@@ -147,9 +140,7 @@ def with_header(name: str, value: str) -> Fault:
 def short_body(hub: FakeHub, request: Request, answer: Answer) -> Answer:
     """Announce and send half of the bytes that Content-Range promises."""
     half = max((answer.stop - answer.start) // 2, 1)
-    answer.stop = answer.start + half
-    answer.headers["Content-Length"] = str(half)
-    return answer
+    return replace(answer, stop=answer.start + half, headers=answer.headers | {"Content-Length": str(half)})
 
 
 def cut(after: int) -> Fault:
@@ -160,11 +151,8 @@ def cut(after: int) -> Fault:
 def status(code: int, **headers: str) -> Fault:
     """Answer with an error status and nothing else; `retry_after="1"` becomes the header Retry-After."""
 
-    def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-        named = {key.replace("_", "-").title(): value for key, value in headers.items()}
-        return Answer(code, {**named, "Content-Length": "0"})
-
-    return fault
+    named = {key.replace("_", "-").title(): value for key, value in headers.items()}
+    return lambda hub, request, answer: Answer(code, {**named, "Content-Length": "0"})
 
 
 def redirect_to_second(hub: FakeHub, request: Request, answer: Answer) -> Answer:
@@ -176,7 +164,9 @@ def redirect_to_second(hub: FakeHub, request: Request, answer: Answer) -> Answer
     return Answer(302, {**own, **linked, "Content-Length": "0"})
 
 
-silent = with_fields(silent=True)  # the request is taken, and never answered
+def silent(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+    """Take the request, and never answer it."""
+    return replace(answer, silent=True)
 
 
 def garbage(hub: FakeHub, request: Request, answer: Answer) -> Answer:
@@ -201,18 +191,13 @@ def _size(content: bytes | Path) -> int:
 
 def _pieces(answer: Answer) -> Iterator[bytes]:
     """The bytes of the body, piece by piece, a large file never whole in memory."""
-    position, stop = answer.start, answer.stop
+    left, content = answer.stop - answer.start, answer.content
     step = CHUNK if answer.bytes_per_second is None else max(1, int(answer.bytes_per_second / 20))
-    if isinstance(answer.content, bytes):
-        while position < stop:
-            yield answer.content[position : min(position + step, stop)]
-            position += step
-        return
-    with open(answer.content, "rb") as file:
-        file.seek(position)
-        while position < stop and (piece := file.read(min(step, stop - position))):
+    with io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb") as file:
+        file.seek(answer.start)
+        while piece := file.read(min(step, left)):
+            left -= len(piece)
             yield piece
-            position += len(piece)
 
 
 class _Server(ThreadingHTTPServer):
@@ -230,7 +215,7 @@ class FakeHub:
         self.rules: list[Rule] = []
         self.requests: list[Request] = []
         self._lock = threading.Lock()
-        self._wire = 0
+        self.sent = 0  # all bytes that left both servers, headers included
         self._closing = threading.Event()
         self._servers = [self._serve("first"), self._serve("second")]
         self.endpoint, self.second = (f"http://127.0.0.1:{server.server_address[1]}" for server in self._servers)
@@ -250,7 +235,7 @@ class FakeHub:
         self.repositories[name] = Repository(files, commit, {"main": commit}, **options)
         return self.repositories[name]
 
-    def misbehave(self, pattern: str, fault: Fault, times: int | None = None, skip: int = 0) -> None:
+    def misbehave(self, pattern: str, fault: Fault, times: float = math.inf, skip: int = 0) -> None:
         """From now on apply `fault` to requests whose path matches the pattern."""
         self.rules.append(Rule(pattern, fault, times, skip))
 
@@ -259,12 +244,7 @@ class FakeHub:
         with self._lock:
             self.requests.clear()
             self.rules.clear()
-            self._wire = 0
-
-    @property
-    def sent(self) -> int:
-        """All bytes that left both servers, headers included."""
-        return self._wire
+            self.sent = 0
 
     def asked(self, pattern: str) -> list[Request]:
         """The requests whose path matches."""
@@ -292,15 +272,14 @@ class FakeHub:
 
     def _handle(self, handler: BaseHTTPRequestHandler, host: str) -> None:
         header = handler.headers
-        asks = (header["Range"], header["Authorization"], host, header["User-Agent"])
+        asks = header["Range"], header["Authorization"], host, header["User-Agent"]
         request = Request(handler.command, handler.path, *asks)
         with self._lock:
             self.requests.append(request)
+            rules = [rule for rule in self.rules if rule.applies(request)]
         answer = self._answer(request)
-        for rule in list(self.rules):
-            if rule.applies(request):
-                answer = rule.fault(self, request, answer)
-        request.status = answer.status
+        for rule in rules:
+            answer = rule.fault(self, request, answer)
         with contextlib.suppress(OSError):  # a client that hangs up is no error here
             self._send(handler, request, answer)
 
@@ -323,7 +302,7 @@ class FakeHub:
 
     def _count(self, request: Request | None, sent: int) -> None:
         with self._lock:
-            self._wire += sent
+            self.sent += sent
             if request is not None:
                 request.sent += sent
 
@@ -383,24 +362,14 @@ def _content(content: bytes | Path, commit: str, file: str, asked: str | None) -
     return Answer(206, headers, start, stop, content)
 
 
-@contextlib.contextmanager
-def black_hole() -> Iterator[str]:
-    """An endpoint that accepts connections and never says a word."""
-    with socket.create_server(("127.0.0.1", 0), backlog=50) as server:
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
-
-
 @functools.cache
-def _deaf() -> socket.socket:
-    """Bound, so that no other process gets the port, and never listening."""
-    deaf = socket.socket()
-    deaf.bind(("127.0.0.1", 0))
-    return deaf
-
-
 def refused() -> str:
     """An endpoint without a listener."""
-    return f"http://127.0.0.1:{_deaf().getsockname()[1]}"
+    deaf = socket.socket()
+    deaf.bind(("127.0.0.1", 0))
+    port = deaf.getsockname()[1]
+    deaf.detach()  # never closed, so that no other process gets the port
+    return f"http://127.0.0.1:{port}"
 
 
 def use(monkeypatch: Any, endpoint: str, home: Path) -> None:
@@ -453,3 +422,11 @@ def environment(endpoint: str, home: Path, **more: str) -> dict[str, str]:
     own["HF_HUB_ETAG_TIMEOUT"] = f"{PATIENCE:g}"
     root = str(Path(__file__).resolve().parents[2])
     return kept | own | {"PYTHONPATH": os.pathsep.join([root, *filter(None, [kept.get("PYTHONPATH")])])} | more
+
+
+def run(code: str, env: dict[str, str], *arguments: str, **options: Any) -> str:
+    """What a process of its own prints, without a word of complaint."""
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=CHILD_SECONDS, **options)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
