@@ -7,6 +7,7 @@ buffers and shards of the simplest model are in test_checkpoint.py; here are fam
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from minibert.verify.subjects import tolerances, trace
 from minibert.verify.traces import Traces
 
 Tensors = dict[str, Array]
-
 SHARED = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
 
@@ -82,8 +82,7 @@ def test_the_output_layer_s_twin_may_be_the_one_stored(name: str, tmp_path: Path
     tokens = row.steps_for(case.side)[0]
     assert isinstance(tokens, Tokens)
     (words,) = {prefix + tokens.tensors()[0] for prefix in ("", *row.prefixes)} & set(tensors)
-    table = tensors.pop(words)
-    tensors[tokens.head] = table
+    tensors[tokens.head] = tensors.pop(words)
     assert passes(write(tmp_path / "tied", case, tensors, tie_word_embeddings=True), case)
     with pytest.raises(CheckpointError):
         minibert.load(write(tmp_path / "untied", case, tensors, tie_word_embeddings=False), side=case.side)
@@ -93,16 +92,14 @@ def test_the_output_layer_s_twin_may_be_the_one_stored(name: str, tmp_path: Path
 def test_tables_that_are_not_tied_stay_apart(side: str, tmp_path: Path) -> None:
     case = BY_NAME[f"bart-untied-{side}"]
     tensors = stored(case)
-    prefix = prefix_of(tensors)
-    own, shared = f"{prefix}{side}.embed_tokens.weight", f"{prefix}shared.weight"
-    assert {prefix + name for name in SHARED} <= set(tensors)
+    own, shared = (f"{prefix_of(tensors)}{name}" for name in (f"{side}.embed_tokens.weight", SHARED[0]))
+    assert {prefix_of(tensors) + name for name in SHARED} <= set(tensors)
     assert passes(write(tmp_path / "as it is", case, tensors), case)
     assert passes(write(tmp_path / "shared", case, tensors | {shared: np.full_like(tensors[shared], 7)}), case)
     assert not passes(write(tmp_path / "own", case, tensors | {own: tensors[shared]}), case)
     # two names that are both stored and differ, whatever the config says of tying
     case = BY_NAME[f"bart-{side}"]
     tensors = stored(case)
-    own, shared = f"{prefix_of(tensors)}{side}.embed_tokens.weight", f"{prefix_of(tensors)}shared.weight"
     tensors |= {own: tensors[shared], shared: np.full_like(tensors[shared], 7)}
     assert passes(write(tmp_path / "both", case, tensors, tie_word_embeddings=True), case)
     # as madlad400-3b-mt's file: decoder.embed_tokens and a different lm_head, no `shared`; the encoder takes the other
@@ -118,8 +115,7 @@ def test_tables_that_are_not_tied_stay_apart(side: str, tmp_path: Path) -> None:
 def test_sinusoids_may_be_stored_or_not(name: str, tmp_path: Path) -> None:
     """MarianMTModel does not store them; they are made to the bit. A table that is stored is used as it is."""
     case, tensors = BY_NAME[name], stored(BY_NAME[name])
-    tables = [name for name in tensors if "embed_positions" in name]
-    without = {name: array for name, array in tensors.items() if name not in tables}
+    without = {name: array for name, array in tensors.items() if "embed_positions" not in name}
     assert passes(write(tmp_path / "without", case, without), case)
     with minibert.load(case.folder, side=case.side) as layer:
         table = np.array(layer.embed_positions.weight)
@@ -135,17 +131,15 @@ NORMED = [case for case in CASES if any("LayerNorm" in name for name in stored(c
 
 @pytest.mark.parametrize("case", NORMED, ids=str)
 def test_gamma_and_beta_in_every_family_that_has_a_norm_of_this_name(case: Case, tmp_path: Path) -> None:
-    older = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-
-    def rename(name: str) -> str:
-        end = ".".join(name.rsplit(".", 2)[-2:])
-        return name.removesuffix(end) + older[end] if end in older and "embeddings." in name else name
-
-    tensors = {rename(name): array for name, array in stored(case).items()}
+    older = {
+        re.sub(r"(embeddings\..*LayerNorm\.)weight$", r"\1gamma", name): array for name, array in stored(case).items()
+    }
+    tensors = {re.sub(r"(embeddings\..*LayerNorm\.)bias$", r"\1beta", name): array for name, array in older.items()}
     assert any(name.endswith(".gamma") for name in tensors)
     assert passes(write(tmp_path, case, tensors), case)
 
 
+CROSS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 BUFFERS: dict[str, Tensors] = {
     "bert-head": {"bert.embeddings.position_ids": np.arange(16)[None]},
     "gpt2-head": {
@@ -153,12 +147,9 @@ BUFFERS: dict[str, Tensors] = {
         "transformer.h.0.attn.masked_bias": np.array(-1e4, np.float32),
     },
     "openai-gpt": {"position_ids": np.arange(16)[None]},
-    "t5-decoder": {
-        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": np.ones((32, 2), np.float32)
-    },
-    "deberta-v2-unbiased": {
-        "deberta.embeddings.position_embeddings.weight": np.ones((16, 16), np.float32)  # the config does not use it
-    },
+    "t5-decoder": {CROSS: np.ones((32, 2), np.float32)},
+    # which the config does not use
+    "deberta-v2-unbiased": {"deberta.embeddings.position_embeddings.weight": np.ones((16, 16), np.float32)},
 }
 
 
@@ -175,7 +166,6 @@ PREFIXED = [case for case in CASES if minibert.FAMILIES[case.facts["family"]].pr
 @pytest.mark.parametrize("case", PREFIXED, ids=str)
 def test_base_and_head_saves_are_one(case: Case, tmp_path: Path) -> None:
     prefix = minibert.FAMILIES[case.facts["family"]].prefixes[0]
-    tensors = stored(case)
-    bare = {name.removeprefix(prefix): array for name, array in tensors.items()}
+    bare = {name.removeprefix(prefix): array for name, array in stored(case).items()}
     assert passes(write(tmp_path / "base", case, bare), case)
     assert passes(write(tmp_path / "head", case, {prefix + name: array for name, array in bare.items()}), case)
