@@ -19,13 +19,9 @@ from minibert.families.parts import attention_schemes as schemes
 from minibert.families.parts.attention_schemes import Rotation
 from minibert.families.parts.config import Config
 
-# a pair turned in float32 against complex numbers, of numbers up to 3: measured 1.2e-7
-ROTATION_TOLERANCE = 1e-6
-# LayerNorm written once more by hand, measured 2.4e-7
-NORM_TOLERANCE = 2e-6
-
-# the base of ALiBi's slopes is rounded before it is raised to a power: for 1..64 heads measured 4.8e-7
-SLOPE_ROUNDING = 2e-6
+ROTATION_TOLERANCE = 1e-6  # a pair turned in float32 against complex numbers, of numbers up to 3: measured 1.2e-7
+NORM_TOLERANCE = 2e-6  # LayerNorm written once more by hand, measured 2.4e-7
+SLOPE_ROUNDING = 2e-6  # the base is rounded before it is raised to a power: for 1..64 heads measured 4.8e-7
 
 # rotary
 
@@ -53,14 +49,6 @@ def test_each_pair_turns_by_its_angle(pairing: str, pairs: list[tuple[int, int]]
     np.testing.assert_array_equal(x, before)
 
 
-def test_angles_are_written_twice_and_rounded_once() -> None:
-    cos, sin = positions.rotary_angles([[3, 0], [1, 2]], np.array([1.0, 0.25], np.float32))
-    angle = np.array([[[3, 0.75], [0, 0]], [[1, 0.25], [2, 0.5]]])
-    np.testing.assert_array_equal(cos, np.cos(np.tile(angle, 2)).astype(np.float32))
-    np.testing.assert_array_equal(sin, np.sin(np.tile(angle, 2)).astype(np.float32))
-    assert cos.dtype == sin.dtype == np.float32
-
-
 # ALiBi
 
 
@@ -77,11 +65,10 @@ def test_slopes_of_every_head_count(heads: int) -> None:
 def test_a_bias_is_the_slope_times_the_place_among_what_is_not_masked() -> None:
     mask = [[0, 0, 1, 1, 1], [1, 1, 0, 1, 0], [0, 0, 0, 0, 0]]
     want = np.array([[0, 0, 0, 1, 2], [0, 1, 0, 2, 0], [0, 0, 0, 0, 0]])
-    for given_mask in (mask, np.array(mask, bool)):
-        assert positions.alibi_key_positions(given_mask).tolist() == want.tolist()
-        bias = positions.alibi_bias(given_mask, 6)
-        slopes = positions.alibi_slopes(6)
-        np.testing.assert_array_equal(bias, (want[:, None, None] * slopes[:, None, None]).astype(np.float32))
+    slopes = positions.alibi_slopes(6)[:, None, None]
+    for given in (mask, np.array(mask, bool)):
+        assert positions.alibi_key_positions(given).tolist() == want.tolist()
+        np.testing.assert_array_equal(positions.alibi_bias(given, 6), (want[:, None, None] * slopes).astype("f4"))
 
 
 # T5 and MPNet
@@ -152,25 +139,18 @@ def test_a_scheme_answers_to_its_own_method_and_names_it_elsewhere(has: str) -> 
 def test_schemes_compute_what_the_functions_do() -> None:
     table, frequencies = normal(8, 2), positions.rotary_frequencies(4, 500.0)
     rotations = {"local": Rotation(frequencies), "global": Rotation(positions.rotary_frequencies(4))}
-    rotary = schemes.Rotary(rotations=rotations)
-    for got, want in zip(rotary.rotary([[5]], "local"), positions.rotary_angles([[5]], frequencies), strict=True):
-        np.testing.assert_array_equal(got, want)
-    np.testing.assert_array_equal(
-        schemes.RelativeBias(table=table, buckets=8, max_distance=20, bidirectional=False).relative_bias(
-            2, 9, past_length=7
-        ),
-        positions.relative_bias(table, 2, 9, 8, 20, False, 7),
-    )
+    found = schemes.Rotary(rotations=rotations).rotary([[5]], "local")
+    np.testing.assert_array_equal(found, positions.rotary_angles([[5]], frequencies))
+    scheme = schemes.RelativeBias(table=table, buckets=8, max_distance=20, bidirectional=False)
+    want = positions.relative_bias(table, 2, 9, 8, 20, False, 7)
+    np.testing.assert_array_equal(scheme.relative_bias(2, 9, past_length=7), want)
     with pytest.raises(AttributeError):
         schemes.Alibi(heads=2).heads = 3  # type: ignore[misc]
-
-
-def test_layer_types_are_asked_for_by_name() -> None:
-    layered = schemes.layered_rotary(Config(HEAD))
-    with pytest.raises(ValueError, match="'sliding_attention'"):
-        layered.rotary([[0]])
-    with pytest.raises(ValueError, match="'full_attention'"):
-        schemes.rotary(Config(HEAD)).rotary([[0]], "full_attention")
+    for read, asked, named in (
+        (schemes.layered_rotary, (), "sliding_attention"), (schemes.rotary, ("full_attention",), "full_attention"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"'{named}'"):
+            read(Config(HEAD)).rotary([[0]], *asked)
 
 
 # what a config says
@@ -221,6 +201,7 @@ NO_TABLE = Stored({})
 T5, MPNET = (partial(read, binder=NO_TABLE, side="encoder") for read in (schemes.t5_bias, schemes.mpnet_bias))
 DEBERTA = partial(schemes.deberta_log_buckets, binder=NO_TABLE)
 BUCKETS, DISTANCE = "relative_attention_num_buckets", "relative_attention_max_distance"
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LOGS = {"relative_attention": True, "max_position_embeddings": 9}
 
 
@@ -234,6 +215,7 @@ LOGS = {"relative_attention": True, "max_position_embeddings": 9}
         (schemes.rotary, {**HEAD, "rope_scaling": 2.0}, "'rope_scaling'"),
         (schemes.rotary, {**HEAD, "rope_parameters": {"full_attention": {}}}, "one set per layer type"),
         (schemes.layered_rotary, {**HEAD, "rope_parameters": {"full_attention": 1}}, "must be an object"),
+        (schemes.rotary, {**HEAD, "rope_parameters": LLAMA3}, "'max_position_embeddings'"),
         (partial(schemes.rotary, share=0.01), HEAD, "0 .*16"),
         (schemes.alibi, {}, "'num_attention_heads'"),
         (T5, {BUCKETS: 3, DISTANCE: 128}, f"'{DISTANCE}': .*buckets=3, max_distance=128"),
@@ -259,25 +241,17 @@ def test_numbers_of_t5_come_from_the_config() -> None:
 
 
 def test_deberta_numbers_come_from_the_config() -> None:
-    stored = {
-        "encoder.rel_embeddings.weight": normal(40, 6),
-        "encoder.LayerNorm.weight": normal(6, seed=6),
-        "encoder.LayerNorm.bias": normal(6, seed=7),
-    }
-    table, weight, bias = stored.values()
-    binder = Stored(stored)
+    table, weight, bias = normal(40, 6), normal(6, seed=6), normal(6, seed=7)
+    norm = {"encoder.LayerNorm.weight": weight, "encoder.LayerNorm.bias": bias}
+    binder = Stored({"encoder.rel_embeddings.weight": table, **norm})
 
-    def read(**more: Any) -> schemes.LogBuckets:
+    def read(**more: Any) -> Any:
         binder.asked.clear()
-        config = {"relative_attention": True, "hidden_size": 6, "max_position_embeddings": 17, **more}
-        scheme = schemes.deberta_log_buckets(minibert.FAMILIES["deberta-v2"].configure(config), binder)
-        assert scheme is not None
-        return scheme
+        config = {"hidden_size": 6, "max_position_embeddings": 17, "relative_attention": True, **more}
+        return schemes.deberta_log_buckets(minibert.FAMILIES["deberta-v2"].configure(config), binder)
 
-    assert schemes.deberta_log_buckets(Config({"relative_attention": False}), binder) is None
-    assert schemes.deberta_log_buckets(Config({}), binder) is None
-    assert not binder.asked
-
+    for none in ({"relative_attention": False}, {}):
+        assert schemes.deberta_log_buckets(Config(none), binder) is None and not binder.asked
     plain = read(position_buckets=8, norm_rel_ebd="none")
     assert (plain.buckets, plain.max_positions) == (8, 17)
     assert binder.asked == {"encoder.rel_embeddings.weight": (16, 6)}
