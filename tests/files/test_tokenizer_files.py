@@ -4,7 +4,6 @@ is an error with the file's name.
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from checkpoints import BERT, GPT2, ROBERTA, WORDS, ids_of, wordpiece_json, write, write_byte_level, write_wordpiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizer_folders import BASES, tokenizer_json
+from tokenizer_folders import BASES, charsmap, tokenizer_json
 
 import minibert
 from minibert import TokenizerError
@@ -212,11 +211,6 @@ def test_a_tokenizer_of_another_model_is_told_by_its_ids(tmp_path: Path) -> None
         layer.embed(["we we", "we"])
 
 
-def charsmap(size: int, trie: bytes) -> dict[str, Any]:
-    raw = size.to_bytes(4, "little") + trie
-    return {"normalizer": {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(raw).decode()}}
-
-
 UNLISTED = {
     "type": "TemplateProcessing",
     "single": [{"SpecialToken": {"id": "[NO]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
@@ -225,9 +219,9 @@ UNLISTED = {
 }
 ENDLESS = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
 PANICS = {
-    "a map that is cut": charsmap(3, b"ab"),
-    "a map shorter than it says": charsmap(2**20, bytes(16)),
-    "a map that leads outside itself": charsmap(4, bytes(4)),
+    "a map that is cut": {"normalizer": charsmap(3, b"ab")},
+    "a map shorter than it says": {"normalizer": charsmap(2**20, bytes(16))},
+    "a map that leads outside itself": {"normalizer": charsmap(4, bytes(4))},
     "a token that the template does not list": {"post_processor": UNLISTED},
     "a regex that never ends": {"pre_tokenizer": ENDLESS},
     "pieces of length 0": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
