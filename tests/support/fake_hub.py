@@ -104,27 +104,26 @@ class Rule:
         return self.skip < 0 <= self.times
 
 
+def _ranged(answer: Answer, start: int, stop: int, size: int) -> Answer:
+    """An answer with these bytes of a file that it says has this size."""
+    named = {"Content-Range": f"bytes {start}-{stop - 1}/{size}", "Content-Length": str(stop - start)}
+    return replace(answer, start=start, stop=stop, headers=answer.headers | named)
+
+
 def wrong_content_range(hub: FakeHub, request: Request, answer: Answer) -> Answer:
     """Announce and send the bytes beside the requested bytes."""
-    if answer.status == 206:
-        answer.start, answer.stop = answer.start + 1, answer.stop + 1
-        answer.closed, answer.headers["Connection"] = True, "close"  # at the end of a file there is no such byte
-        size = _size(answer.content)
-        answer.headers["Content-Range"] = f"bytes {answer.start}-{answer.stop - 1}/{size}"
-    return answer
+    if answer.status != 206:
+        return answer
+    answer = _ranged(answer, answer.start + 1, answer.stop + 1, _size(answer.content))
+    # at the end of a file there is no such byte
+    return replace(answer, closed=True, headers=answer.headers | {"Connection": "close"})
 
 
 def total(size: int) -> Fault:
     """Announce this size of the file, and send no byte beyond it."""
-
-    def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-        if answer.status == 206:
-            answer.stop = min(answer.stop, size)
-            answer.headers["Content-Length"] = str(answer.stop - answer.start)
-            answer.headers["Content-Range"] = f"bytes {answer.start}-{answer.stop - 1}/{size}"
-        return answer
-
-    return fault
+    return lambda hub, request, answer: (
+        _ranged(answer, answer.start, min(answer.stop, size), size) if answer.status == 206 else answer
+    )
 
 
 def drip(bytes_per_second: float) -> Fault:
@@ -171,8 +170,7 @@ def silent(hub: FakeHub, request: Request, answer: Answer) -> Answer:
 
 def garbage(hub: FakeHub, request: Request, answer: Answer) -> Answer:
     """Send a page of HTML with status 200, as a captive portal does."""
-    page = b"<html>please accept the conditions of this network</html>"
-    return Answer(200, {"Content-Length": str(len(page)), "Content-Type": "text/html"}, 0, len(page), page)
+    return _page(b"<html>please accept the conditions of this network</html>", "text/html")
 
 
 def late(seconds: float) -> Fault:
@@ -313,7 +311,7 @@ class FakeHub:
         elif found := re.fullmatch(r"/(.+?)/resolve/([^/]+)/(.+)", path):
             name, revision, file = found.groups()
         elif path == "/api/agent-harnesses":
-            return _json({})
+            return _page(b"{}", "application/json")
         else:
             return _error(404, "EntryNotFound")
         repository = self.repositories.get(name)
@@ -328,8 +326,8 @@ class FakeHub:
         if commit is None:
             return _error(404, "RevisionNotFound")
         if file is None:
-            siblings = [{"rfilename": name} for name in repository.files]
-            return _json({"id": name, "sha": commit, "siblings": siblings})
+            model = {"id": name, "sha": commit, "siblings": [{"rfilename": name} for name in repository.files]}
+            return _page(json.dumps(model).encode(), "application/json")
         if repository.gated and not known and request.host == "first":
             return _error(403 if request.authorization else 401, "GatedRepo")
         if file not in repository.files:
@@ -337,9 +335,8 @@ class FakeHub:
         return _content(repository.files[file], commit, file, request.range)
 
 
-def _json(content: object) -> Answer:
-    body = json.dumps(content).encode()
-    return Answer(200, {"Content-Type": "application/json", "Content-Length": str(len(body))}, 0, len(body), body)
+def _page(body: bytes, kind: str) -> Answer:
+    return Answer(200, {"Content-Type": kind, "Content-Length": str(len(body))}, 0, len(body), body)
 
 
 def _error(code: int, error: str, commit: str | None = None) -> Answer:
@@ -358,8 +355,7 @@ def _content(content: bytes | Path, commit: str, file: str, asked: str | None) -
     start, stop = int(found[1]), min(int(found[2]) + 1 if found[2] else size, size)
     if start >= size:
         return Answer(416, {"Content-Range": f"bytes */{size}", "Content-Length": "0"})
-    headers |= {"Content-Range": f"bytes {start}-{stop - 1}/{size}", "Content-Length": str(stop - start)}
-    return Answer(206, headers, start, stop, content)
+    return _ranged(Answer(206, headers, content=content), start, stop, size)
 
 
 @functools.cache
