@@ -29,7 +29,7 @@ from minibert.families.parts.bound_blocks import ACTIVATIONS
 from minibert.families.parts.modules import LayerNorm
 from minibert.families.parts.steps import Lookup, Norm, Project
 from minibert.models.run import packing
-from minibert.verify.report import Difference, compare, rms
+from minibert.verify.report import rms
 from minibert.verify.subjects import tolerances, trace
 
 # |difference| / max(1, |reference|) after a norm or a projection. Measured: 4.6e-7 over the tiny checkpoints (after
@@ -62,16 +62,11 @@ def test_every_row_has_a_reference_and_every_reference_a_row() -> None:
     assert len(CASES) >= 74 and len(minibert.FAMILIES) >= 42  # a glob that finds nothing would pass all the rest
 
 
-def differences(case: Case, layer: minibert.EmbeddingLayer) -> list[Difference]:
-    inputs, theirs = case.read
-    return compare({kind: trace(layer, batch) for kind, batch in inputs.items()}, theirs, {}, tolerances(layer))
-
-
 @every_case
 def test_every_intermediate_is_the_reference_s(case: Case) -> None:
     """The tolerance is not handed out by name: integers, rows and sums before the first norm have none."""
     with case.layer() as layer:
-        found, allowed = differences(case, layer), tolerances(layer)
+        found, allowed = case.differences(layer), tolerances(layer)
         rounding = [step.path for step, _ in layer.steps if isinstance(step, Norm | Project)]
         rows = [step.path for step, _ in layer.steps if isinstance(step, Lookup)]
     assert {kind for d in found for kind in d.kinds} == set(case.facts["kinds"])
@@ -172,7 +167,7 @@ def test_positions_of_another_kind_are_refused(name: str, tmp_path: Path) -> Non
         change_json(folder / "config.json", position_embedding_type=kind)
         if kind in ("absolute", None):
             with minibert.load(folder) as layer:
-                found = differences(BY_NAME[name], layer)
+                found = BY_NAME[name].differences(layer)
                 assert found and all(d.passes for d in found)
             continue
         says = f"'position_embedding_type' must be 'absolute' for {name}, found '{kind}'"
