@@ -147,16 +147,6 @@ def test_position_scheme_of_attention(case: Case) -> None:
                 assert cos.shape == sin.shape == (1, 3, rotated)
 
 
-@pytest.mark.parametrize("name", sorted(minibert.FAMILIES))
-def test_a_side_that_a_family_lacks_is_refused(name: str) -> None:
-    row = minibert.FAMILIES[name]
-    case = next((case for case in CASES if case.facts["family"] == name), None)
-    assert case is not None, "make a case in scripts/reference/cases.py, then run scripts/reference/make.py"
-    for side in {"encoder", "decoder", "both"} - set(row.sides):
-        with pytest.raises(ValueError, match=f"^side .*{name}.*'{side}'"):
-            minibert.load(case.folder, side=side)
-
-
 # -- configs that ask for another layer ----------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Text -> ids: real vocabularies, pairs, cutting, hostile text, with the tokenizers library's own answer as judge. What
+"""Text -> ids: real vocabularies, pairs, cutting, long text, with the tokenizers library's own answer as judge. What
 counts as texts: lists, columns and arrays of str; and what is refused, with its number.
 """
 
@@ -28,16 +28,6 @@ from minibert.files.tokenizer import Tokenizer
 CLOUDS = [101, 2057, 2973, 2682, 1996, 8044, 102]
 SINAN = [101, 1045, 2572, 8254, 2319, 102]
 LETTERS = st.text("abc we.", max_size=24)
-
-
-HOSTILE = [
-    "", " ", "\n\t\r\x0b\x0c\x1c\x85\u2028", "\x00", "a\x00b", "\ufeffbom", "e\u0301 \u00e9 \ufb01 \u1e9b\u0323",
-    "\u202eright to left\u202c \u200d \u200b",
-    "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1f9\U0001f1f7 \U0001f44d\U0001f3fd",
-    "\u4e2d\u6587 \u30ab\u30bf \ud55c\uae00 \u0e44\u0e17\u0e22 \u0627\u0644", "\uffff\ufffe\ufffd\ue000\U0010ffff",
-    "[SEP] [CLS] [MASK] [PAD] [UNK] [unused5] ##ing", "<s></s><mask><|endoftext|>",
-    "x" * 300, "a." * 100, "\u0300" * 200, "1" * 150 + " 3.14e-10 -- ...",
-]  # fmt: skip
 
 
 # -- real vocabularies ---------------------------------------------------------------------------------------------
@@ -188,38 +178,34 @@ def test_truncation_equals_the_library_s_own(text: str, pair: str | None, max_le
     assert len(ours.input_ids) <= max_length
 
 
-def test_truncation_goes_to_the_position_table_by_default(tiny: EmbeddingLayer) -> None:
+def test_truncation_goes_to_the_position_table_by_default(tiny: EmbeddingLayer, tmp_path: Path) -> None:
     batch = tiny.tokenize("a " * 50, truncation=True)
     assert batch["input_ids"].shape == (1, 16) and batch["input_ids"][0, -1] == 3
     assert tiny(**batch).shape == (1, 16, 8)
     assert tiny.tokenize("a " * 50, truncation=True, max_length=1000)["input_ids"].shape == (1, 16)
     assert tiny.tokenize("a b c", truncation=True, max_length=4)["input_ids"][0, -1] == 3
     assert ids_of(tiny, "a b c", truncation=True, max_length=2) == [[2, 3]]
-
-
-def test_truncation_without_a_longest_length_needs_one(tmp_path: Path) -> None:
-    layer = minibert.load(write_wordpiece(write(tmp_path, T5)))
-    assert layer.tokenize("a " * 50)["input_ids"].shape == (1, 52)
-    assert layer.tokenize("a " * 50, truncation=True, max_length=20)["input_ids"].shape == (1, 20)
+    without = minibert.load(write_wordpiece(write(tmp_path, T5)))
+    assert without.tokenize("a " * 50)["input_ids"].shape == (1, 52)
+    assert without.tokenize("a " * 50, truncation=True, max_length=20)["input_ids"].shape == (1, 20)
     with pytest.raises(ValueError, match=r"^t5 .*max_length"):
-        layer.tokenize("a", truncation=True)
-    assert same_bits(layer.embed(["a"], truncation=True), layer.embed(["a"])), "there is nothing to cut"
+        without.tokenize("a", truncation=True)
+    assert same_bits(without.embed(["a"], truncation=True), without.embed(["a"])), "there is nothing to cut"
 
 
-# -- arbitrary and hostile text ------------------------------------------------------------------------------------
-
-
-def test_hostile_text_and_a_megabyte_work(real: EmbeddingLayer) -> None:
+def test_a_megabyte_works(real: EmbeddingLayer) -> None:
     long = "cloud " * 170_000
-    lengths = {long: 512, "x" * 1_000_000: 3, "\u4e2d" * 350_000: 512}
-    for text in [*HOSTILE, *lengths]:
-        batch = real.tokenize(text, truncation=text in lengths)
-        assert batch["input_ids"][0, 0] == 101 and batch["input_ids"][0, -1] == 102
-        assert batch["input_ids"].size == lengths.get(text, batch["input_ids"].size)
+    for text, length in ((long, 512), ("x" * 1_000_000, 3), ("\u4e2d" * 350_000, 512)):
+        batch = real.tokenize(text, truncation=True)
+        ids = batch["input_ids"]
+        assert ids.shape == (1, length) and (ids[0, 0], ids[0, -1]) == (101, 102)
         assert np.isfinite(real(**batch)).all()
     with pytest.raises(ValueError, match=r"170002.* 512"):
         real.embed(long)
     assert same_bits(real.embed(long, truncation=True), real.embed("cloud " * 510))
+
+
+# -- what is no text, and how many go at once ----------------------------------------------------------------------
 
 
 def test_threads_share_a_tokenizer(minilm: Path, real: EmbeddingLayer) -> None:
@@ -232,12 +218,8 @@ def test_threads_share_a_tokenizer(minilm: Path, real: EmbeddingLayer) -> None:
         assert all(same_bits(a[key], b[key]) for key in a)
 
 
-ALONE = [
-    (["a cloud"] * 16, [1] * 16),
-    (["a cloud"] * 17, [17]),
-    (["cloud" * 400, ""], [1, 1]),
-    (["cloud" * 400, "a"], [2]),
-]
+ALONE = [(["a cloud"] * 16, [1] * 16), (["a cloud"] * 17, [17]), (["cloud" * 400, ""], [1, 1]),
+         (["cloud" * 400, "a"], [2])]  # fmt: skip
 
 
 @pytest.mark.parametrize(("texts", "calls"), ALONE)
