@@ -5,52 +5,46 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import math
 import re
 import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import SPECIAL, wordpiece_json, write_hollow
-from fake_hub import FakeHub, commit_of, drip, environment, files_of, hub_of, run
+from checkpoints import BERT, SPECIAL, wordpiece_json, write_hollow
+from fake_hub import FakeHub, commit_of, environment, files_of, hub_of, run
 from huggingface_hub.utils.tqdm import progress_bar_states
-from limits import CHILD_SECONDS
 
 import minibert
 
 VOCAB, DIM, POSITIONS = 30522, 768, 512
 TEXT = "we lived above the clouds"  # seven tokens with [CLS] and [SEP]
 WORDS = {"we": 2057, "lived": 2973, "above": 2682, "the": 1996, "clouds": 8044}
-SIZES = {"word": VOCAB, "position": POSITIONS, "token_type": 2}
-LAYER: dict[str, tuple[int, ...]] = {f"bert.embeddings.{name}_embeddings.weight": (n, DIM) for name, n in SIZES.items()}
-LAYER |= {f"bert.embeddings.LayerNorm.{part}": (DIM,) for part in ("weight", "bias")}
-POSIX = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
+PARTS = ("query", "key", "value", "output", "intermediate.in", "intermediate.out", "a.b.c", "d.e.f")
+
+
+def shapes_of(vocab: int, dim: int, positions: int) -> dict[str, tuple[int, ...]]:
+    """The input layer's tensors."""
+    tables = {"word": vocab, "position": positions, "token_type": 2}
+    named = {f"bert.embeddings.{name}_embeddings.weight": (rows, dim) for name, rows in tables.items()}
+    return named | {f"bert.embeddings.LayerNorm.{part}": (dim,) for part in ("weight", "bias")}
 
 
 def bert_folder(folder: Path, vocab: int, dim: int, positions: int, words: dict[str, int], layers: int) -> Path:
     """A BERT of any size, with its encoder; all tensors but the input layer's are a hole in the file."""
-    shapes: dict[str, tuple[int, ...]] = {
-        name: tuple({VOCAB: vocab, DIM: dim, POSITIONS: positions}.get(size, size) for size in shape)
-        for name, shape in LAYER.items()
-    }
-    for i in range(layers):
-        for part in ("query", "key", "value", "output", "intermediate.in", "intermediate.out", "a.b.c", "d.e.f"):
-            shapes[f"bert.encoder.layer.{i:02}.attention.{part}.weight"] = (dim, dim + dim // 2)
-            shapes[f"bert.encoder.layer.{i:02}.attention.{part}.bias"] = (dim,)
-    config = {
-        "model_type": "bert", "vocab_size": vocab, "hidden_size": dim, "max_position_embeddings": positions,
-        "type_vocab_size": 2, "pad_token_id": 0, "layer_norm_eps": 1e-12, "num_attention_heads": 4,
-    }  # fmt: skip
-    places = write_hollow(folder, config, shapes)
-    random = np.random.default_rng(0)
+    first, shapes = shapes_of(vocab, dim, positions), shapes_of(vocab, dim, positions)
+    for i, part in itertools.product(range(layers), PARTS):
+        shapes[f"bert.encoder.layer.{i:02}.attention.{part}.weight"] = (dim, dim + dim // 2)
+        shapes[f"bert.encoder.layer.{i:02}.attention.{part}.bias"] = (dim,)
+    sizes = {"vocab_size": vocab, "hidden_size": dim, "max_position_embeddings": positions, "num_attention_heads": 4}
+    places, random = write_hollow(folder, {**BERT, **sizes}, shapes), np.random.default_rng(0)
     with open(folder / "model.safetensors", "r+b") as file:
-        for name in LAYER:
+        for name, shape in first.items():
             file.seek(places[name])
-            file.write(random.standard_normal(shapes[name], np.float32).tobytes())
+            file.write(random.standard_normal(shape, np.float32).tobytes())
     rows = dict(enumerate(SPECIAL)) | {i: word for word, i in words.items()}
     (folder / "tokenizer.json").write_text(wordpiece_json(rows.get(i, f"w{i}") for i in range(vocab)), "utf-8")
     return folder
@@ -90,7 +84,7 @@ def test_seven_tokens_of_bert_base_cost_less_than_a_megabyte(hub: FakeHub, large
 
 def test_the_whole_layer_costs_its_tensors_and_two_percent(hub: FakeHub, large: Path) -> None:
     layer = minibert.load("bert-base-uncased")
-    tensors = sum(4 * int(np.prod(shape)) for shape in LAYER.values())
+    tensors = sum(4 * math.prod(shape) for shape in shapes_of(VOCAB, DIM, POSITIONS).values())
     assert hub.sent <= 1.02 * tensors  # measured 1.0004
     ids = np.random.default_rng(1).integers(0, VOCAB, (4, POSITIONS))
     assert np.array_equal(layer(ids), minibert.load(large)(ids))
@@ -201,26 +195,7 @@ def test_what_is_cached_touches_nothing_and_waits_for_no_http_library(
     assert hub.requests == []
 
 
-# -- killed, and watched by a person ----------------------------------------------------------------------------
-
-
-@POSIX
-@pytest.mark.parametrize("lazy", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_killed_at_any_moment_the_next_run_is_right(small: Path, tmp_path: Path, lazy: bool) -> None:
-    code = EMBED.replace("NAME", f"'org/bert', lazy={lazy}") + "import json, sys\nsys.stdout.write(json.dumps(result))"
-    with FakeHub() as hub:
-        hub.add("org/bert", files_of(small))
-        env = environment(hub.endpoint, tmp_path / "home")
-        for sent in (1_000, 100_000, 300_000):  # in the header, in a tensor, later
-            hub.forget()
-            hub.misbehave("safetensors", drip(1_000_000))
-            process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, env=env)
-            while hub.sent < sent and process.poll() is None:
-                time.sleep(0.01)
-            process.kill()
-            process.wait(CHILD_SECONDS)
-        hub.forget()
-        assert json.loads(run(code, env)) == expected(small)
+# -- watched by a person ------------------------------------------------------------------------------------------
 
 
 class Terminal(io.StringIO):

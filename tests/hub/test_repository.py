@@ -20,7 +20,7 @@ import pytest
 from checkpoints import VOCAB, numbers, same_bits, write_shards
 from command_line import Patch
 from encoder_files import CASE
-from fake_hub import FakeHub, commit_of, drip, environment, files_of, late, run, status, use
+from fake_hub import FakeHub, commit_of, environment, files_of, late, run, status, use
 from huggingface_hub import hf_hub_download
 from reference_files import REFERENCE
 from safetensors.numpy import load_file, save
@@ -257,7 +257,7 @@ def test_two_processes_at_once_share_one_cache(hub: FakeHub, tmp_path: Path) -> 
         "table = resolve('org/tiny').checkpoint(lazy=True).table('word', np.dtype('float32')); "
         "print(table.rows(np.arange(0, 300, 3)).tobytes().hex())"
     )
-    hub.misbehave("model.safetensors", drip(2_000_000))
+    hub.misbehave("model.safetensors", late(0.1))
     env = environment(hub.endpoint, tmp_path / "processes", MINIBERT_CACHE=str(tmp_path / "ours"))
     want = WORD[0:300:3].tobytes().hex() + "\n"
     with ThreadPoolExecutor(2) as pool:

@@ -81,7 +81,6 @@ class Answer:
     content: bytes | Path = b""
     closed: bool = False  # close the connection after the body
     silent: bool = False  # keep the connection open and say nothing
-    bytes_per_second: float | None = None
 
 
 Fault = Callable[["FakeHub", Request, Answer], Answer]
@@ -124,11 +123,6 @@ def total(size: int) -> Fault:
     return lambda hub, request, answer: (
         _ranged(answer, answer.start, min(answer.stop, size), size) if answer.status == 206 else answer
     )
-
-
-def drip(bytes_per_second: float) -> Fault:
-    """Send the body slowly."""
-    return lambda hub, request, answer: replace(answer, bytes_per_second=bytes_per_second)
 
 
 def with_header(name: str, value: str) -> Fault:
@@ -190,10 +184,9 @@ def _size(content: bytes | Path) -> int:
 def _pieces(answer: Answer) -> Iterator[bytes]:
     """The bytes of the body, piece by piece, a large file never whole in memory."""
     left, content = answer.stop - answer.start, answer.content
-    step = CHUNK if answer.bytes_per_second is None else max(1, int(answer.bytes_per_second / 20))
     with io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb") as file:
         file.seek(answer.start)
-        while piece := file.read(min(step, left)):
+        while piece := file.read(min(CHUNK, left)):
             left -= len(piece)
             yield piece
 
@@ -295,8 +288,6 @@ class FakeHub:
         for piece in _pieces(answer):
             self._count(request, len(piece))
             handler.wfile.write(piece)
-            if answer.bytes_per_second is not None:
-                sleep(len(piece) / answer.bytes_per_second)
 
     def _count(self, request: Request | None, sent: int) -> None:
         with self._lock:
