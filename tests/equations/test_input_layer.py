@@ -87,9 +87,6 @@ def test_norm_of_a_row_does_not_depend_on_its_neighbours(shape: tuple[int, ...],
     assert same_bits(y, alone)
 
 
-# -- sinusoids -----------------------------------------------------------------------------------------------------
-
-
 @given(st.integers(0, 40), st.integers(1, 33), st.floats(2.0, 1e6))
 @example(4096, 8, 10000.0)  # far out float32 angles miss by 1e-4
 def test_sinusoids_are_the_formula_rounded_once(length: int, dim: int, base: float) -> None:
@@ -208,9 +205,6 @@ def test_each_step_of_a_layer_is_its_formula(name: str) -> None:
             y, x = equations.layer_norm(x, module.weight, module.bias, module.eps), trace[step.path]
             assert np.abs(y - x).max() <= SAME_NORM
     assert same_bits(x, layer(ids))
-
-
-# -- the order of reading ------------------------------------------------------------------------------------------
 
 
 def test_the_two_whole_layers_stand_before_what_other_families_do() -> None:

@@ -73,9 +73,6 @@ def test_every_row_may_be_sent_to_another_process(name: str) -> None:
             copied.model_type = "other"
 
 
-# -- config --------------------------------------------------------------------------------------------------------
-
-
 def test_a_config_says_that_it_is_read_only_and_may_be_copied_and_sent(tmp_path: Path) -> None:
     config = minibert.load(write(tmp_path, T5)).config
     for key in ("hidden_size", "d_model", "new", "_data"):

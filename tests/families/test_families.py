@@ -147,9 +147,6 @@ def test_position_scheme_of_attention(case: Case) -> None:
                 assert cos.shape == sin.shape == (1, 3, rotated)
 
 
-# -- configs that ask for another layer ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["bert", "roberta", "electra", "albert", "ernie"])
 def test_positions_of_another_kind_are_refused(name: str, tmp_path: Path) -> None:
     folder = shutil.copytree(BY_NAME[name].folder, tmp_path / name)

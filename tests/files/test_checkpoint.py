@@ -99,9 +99,6 @@ def test_data_may_begin_at_any_byte(tmp_path: Path, plain: Array, shift: int) ->
     assert same_bits(layer.embed([]), np.empty((0, 8), np.float32))
 
 
-# -- names ---------------------------------------------------------------------------------------------------------
-
-
 def test_metadata_may_name_the_twin_that_was_dropped_and_renames_none_that_is_stored(
     tmp_path: Path, plain: Array
 ) -> None:
@@ -211,9 +208,6 @@ def test_shards_that_are_no_files_and_the_single_file_goes_before_an_index(shard
         with pytest.raises(CheckpointError):
             minibert.load(shards)
     assert same_bits(result(write(shards)), plain)
-
-
-# -- folders -------------------------------------------------------------------------------------------------------
 
 
 def test_without_a_file_of_tensors(tmp_path: Path) -> None:

@@ -21,8 +21,6 @@ from minibert import TokenizerError
 
 SETTINGS = "tokenizer_config.json"
 
-# -- files ---------------------------------------------------------------------------------------------------------
-
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 SMALL_ROBERTA = {**ROBERTA, "vocab_size": 258 + 5, "pad_token_id": 259, "max_position_embeddings": 300}
 OPT = {**GPT2, "vocab_size": 262}  # its files begin with their own token
@@ -130,9 +128,6 @@ def test_ids_with_gaps(tmp_path: Path) -> None:
     says = f"id {gap} is below {checkpoints.VOCAB}, but this tokenizer has no token"
     with pytest.raises(IndexError, match=says):
         layer.tokens([gap])
-
-
-# -- tokenizer files that are absent or damaged --------------------------------------------------------------------
 
 
 def test_without_a_tokenizer_ids_still_work(tmp_path: Path) -> None:

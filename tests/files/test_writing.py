@@ -157,9 +157,6 @@ def test_a_loop_of_links_is_an_error_of_its_name(tmp_path: Path) -> None:
     assert loop.is_symlink() and list(tmp_path.iterdir()) == [loop]
 
 
-# -- before anything is computed ---------------------------------------------------------------------------------
-
-
 @POSIX
 def test_the_ending_says_the_format_and_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     both, link = (".npy", ".safetensors"), tmp_path / "null.safetensors"
@@ -190,9 +187,6 @@ def test_one_file_under_several_names(tmp_path: Path) -> None:
     for name in (path, link, hard, tmp_path / "." / "path"):
         assert same_file(path, name) and same_file(name, path)
     assert not same_file(path, other) and not same_file(path, tmp_path / "absent")
-
-
-# -- a model's own files -----------------------------------------------------------------------------------------
 
 
 @WRITERS

@@ -195,9 +195,6 @@ def test_what_is_cached_touches_nothing_and_waits_for_no_http_library(
     assert hub.requests == []
 
 
-# -- watched by a person ------------------------------------------------------------------------------------------
-
-
 class Terminal(io.StringIO):
     isatty = staticmethod(lambda: True)  # type: ignore[assignment]
 

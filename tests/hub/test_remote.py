@@ -65,9 +65,6 @@ def table_in(folder: Path, kind: type[Memory] = Memory) -> tuple[Memory, Any]:
     return memory, table
 
 
-# -- which bytes -------------------------------------------------------------------------------------------------
-
-
 @given(st.sets(st.integers(0, 300)), st.integers(0, 5))
 def test_runs_hold_all_rows_and_little_else(rows: set[int], gap: int) -> None:
     runs = merge(np.array(sorted(rows), np.int64), gap)
@@ -82,8 +79,6 @@ def test_runs_hold_all_rows_and_little_else(rows: set[int], gap: int) -> None:
     # two runs are apart, else they would be one
     assert all(b[0] - a[1] > gap for a, b in itertools.pairwise(runs))
 
-
-# -- rows --------------------------------------------------------------------------------------------------------
 
 ids = st.lists(st.integers(0, ROWS - 10), min_size=1, max_size=12)
 

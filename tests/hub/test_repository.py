@@ -115,9 +115,6 @@ def test_names_without_an_owner(hub: FakeHub, tmp_path: Path, monkeypatch: Patch
     assert not hub.asked("")
 
 
-# -- few bytes, few requests -------------------------------------------------------------------------------------
-
-
 def test_only_the_shards_that_hold_what_is_asked_for(hub: FakeHub) -> None:
     hub.add("org/shards", SHARDS)
     checkpoint = resolve("org/shards").checkpoint(lazy=True)
