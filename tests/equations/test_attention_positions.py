@@ -230,6 +230,10 @@ LOGS = {"relative_attention": True, "max_position_embeddings": 9}
         (schemes.rotary, {**HEAD, "rope_scaling": 2.0}, "'rope_scaling'"),
         (schemes.rotary, {**HEAD, "rope_parameters": {"full_attention": {}}}, "one set per layer type"),
         (schemes.layered_rotary, {**HEAD, "rope_parameters": {"full_attention": 1}}, "must be an object"),
+        *(
+            (schemes.layered_rotary, {**HEAD, "rope_parameters": flat}, "one set per layer type")
+            for flat in ({"rope_type": "linear", "factor": 2.0}, {"type": "linear"}, {"factor": 2.0})
+        ),
         (schemes.rotary, {**HEAD, "rope_parameters": LLAMA3}, "'max_position_embeddings'"),
         (partial(schemes.rotary, share=0.01), HEAD, "0 .*16"),
         (schemes.alibi, {}, "'num_attention_heads'"),
@@ -247,12 +251,11 @@ def test_configs_that_make_no_sense_are_refused(
         read(Config(config))
 
 
-def test_numbers_of_t5_come_from_the_config() -> None:
-    numbers = {BUCKETS: 8, DISTANCE: 20, "num_attention_heads": 3}
-    for side in ("encoder", "decoder"):
-        scheme = schemes.t5_bias(Config(numbers), Stored({}), side)
-        assert (scheme.buckets, scheme.max_distance, scheme.bidirectional) == (8, 20, side == "encoder")
-        assert scheme.table.shape == (8, 3)  # asked for so; another shape is an error of the checkpoint
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_numbers_of_t5_come_from_the_config(side: str) -> None:
+    scheme = schemes.t5_bias(Config({BUCKETS: 8, DISTANCE: 20, "num_attention_heads": 3}), NO_TABLE, side)
+    assert (scheme.buckets, scheme.max_distance, scheme.bidirectional) == (8, 20, side == "encoder")
+    assert scheme.table.shape == (8, 3)  # asked for so; another shape is an error of the checkpoint
 
 
 def test_deberta_numbers_come_from_the_config() -> None:
@@ -380,30 +383,27 @@ def test_factor_of_yarn(factor: float) -> None:
 # -- what is refused -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"rope_type": "linear"}, "'factor' .*None"),
-        ({"rope_type": "linear", "factor": 0}, "'factor' .* 0;"),
-        ({"rope_type": "llama3", "factor": True}, "'factor' .*True"),
-        ({"rope_type": "dynamic", "factor": 2.0}, "'dynamic'"),
-        ({"rope_type": "yarn"}, "'factor' .*None"),
-        ({"rope_type": "yarn", "factor": 2.0, "rope_theta": 1}, "base=1"),
-        ({"rope_type": "yarn", "factor": 2.0, "mscale": "1", "mscale_all_dim": 1}, "'mscale' .*'1'"),
-        ({"rope_type": "longrope", "short_factor": [1.0] * 8}, "'longrope'"),
-        ({"type": "yarn", "short_factor": [1.0] * 8}, "'longrope'"),
-        ({**LLAMA3, "original_max_position_embeddings": -1}, "'original_max_position_embeddings' .*-1"),
-        ({"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 1.5}, "24 .*16"),
-        ({"rope_type": "mrope"}, "'mrope' .*default, linear"),
-        ({"rope_type": ["linear"]}, "does not compute"),
-        ({"type": None}, "None"),
-    ],
-)
+UNSCALED: list[tuple[dict[str, Any], str]] = [
+    ({"rope_type": "linear"}, "'factor' .*None"), ({"rope_type": "linear", "factor": 0}, "'factor' .* 0;"),
+    ({"rope_type": "llama3", "factor": True}, "'factor' .*True"), ({"rope_type": "yarn"}, "'factor' .*None"),
+    ({"rope_type": "dynamic", "factor": 2.0}, "'dynamic'"),
+    ({"rope_type": "yarn", "factor": 2.0, "rope_theta": 1}, "base=1"),
+    ({"rope_type": "yarn", "factor": 2.0, "mscale": "1", "mscale_all_dim": 1}, "'mscale' .*'1'"),
+    *(({**kind, "short_factor": [1.0] * 8}, "'longrope'") for kind in ({"rope_type": "longrope"}, {"type": "yarn"})),
+    ({**LLAMA3, "original_max_position_embeddings": -1}, "'original_max_position_embeddings' .*-1"),
+    ({"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 1.5}, "24 .*16"),
+    ({"rope_type": "mrope"}, "'mrope' .*default, linear"), ({"rope_type": ["linear"]}, "does not compute"),
+    ({"type": None}, "None"),
+]  # fmt: skip
+LONG = {**HEAD, "max_position_embeddings": 4096}
+
+
+@pytest.mark.parametrize(("parameters", "message"), UNSCALED)
 def test_configs_that_no_frequencies_can_be_made_of(parameters: dict[str, Any], message: str) -> None:
     layered = dict.fromkeys(("full_attention", "sliding_attention"), parameters)
     for read, given in ((schemes.rotary, parameters), (schemes.layered_rotary, layered)):
         with pytest.raises(CheckpointError, match=message):
-            read(Config({**HEAD, "max_position_embeddings": 4096, "rope_parameters": given}))
+            read(Config({**LONG, "rope_parameters": given}))
 
 
 def test_truncate_is_read_beside_the_layer_types_alone() -> None:
@@ -411,15 +411,7 @@ def test_truncate_is_read_beside_the_layer_types_alone() -> None:
 
     def frequencies(beside: dict[str, Any], inside: dict[str, Any]) -> Any:
         parameters = dict.fromkeys(("full_attention", "sliding_attention"), yarn | inside) | beside
-        found = schemes.layered_rotary(
-            Config({**HEAD, "max_position_embeddings": 4096, "rope_parameters": parameters})
-        ).frequencies
-        return found["full_attention"].tolist()
+        found = schemes.layered_rotary(Config({**LONG, "rope_parameters": parameters}))
+        return found.frequencies["full_attention"].tolist()
 
     assert frequencies({}, {"truncate": False}) == frequencies({}, {}) != frequencies({"truncate": False}, {})
-
-
-@pytest.mark.parametrize("flat", [{"rope_type": "linear", "factor": 2.0}, {"type": "linear"}, {"factor": 2.0}])
-def test_parameters_that_are_not_sorted_by_layer_type_are_refused(flat: dict[str, Any]) -> None:
-    with pytest.raises(CheckpointError):
-        schemes.layered_rotary(Config({**HEAD, "max_position_embeddings": 4096, "rope_parameters": flat}))

@@ -40,6 +40,11 @@ def opened(
     return open_tokenizer(finder(folder), usual, 0, str(folder), declared, always_usual=always_usual)
 
 
+def bert(folder: Path, **settings: Any) -> Tokenizer:
+    """BERT's class with these settings."""
+    return opened(write_tokenizer(folder, "BertTokenizer", {"tokenizer_config.json": settings}))
+
+
 def ids_of(tokenizer: Tokenizer) -> list[list[int]]:
     single = [tokenizer.encode(text)[0].input_ids for text in TEXTS]
     return [*single, tokenizer.encode(*PAIR)[0].input_ids]
@@ -64,13 +69,10 @@ LOWERED = dict.fromkeys(("BertTokenizer", "MPNetTokenizer", "AlbertTokenizer"), 
 
 @pytest.mark.parametrize("name", MASKS)
 def test_ids_become_text_by_the_class_s_rules(tmp_path: Path, name: str) -> None:
-    tokenizer, text = (
-        opened(write_tokenizer(tmp_path, name, {})),
-        "We lived the clouds.",
-    )  # of a file without such rules
+    tokenizer = opened(write_tokenizer(tmp_path, name, {}))  # whose file has no rule for this
     assert tokenizer.mask == MASKS[name]
-    back = tokenizer.decode(tokenizer.encode(text)[0].input_ids, skip_special_tokens=True)
-    assert back == (LOWERED | {"OpenAIGPTTokenizer": "we lived the clouds ."}).get(name, text)
+    text = tokenizer.decode(tokenizer.encode("We lived the clouds.")[0].input_ids, skip_special_tokens=True)
+    assert text == (LOWERED | {"OpenAIGPTTokenizer": "we lived the clouds ."}).get(name, "We lived the clouds.")
 
 
 @pytest.mark.parametrize(
@@ -103,8 +105,7 @@ def test_unigram_s_scores_are_read_by_python(tmp_path: Path) -> None:
 
 
 def test_the_side_that_is_cut(tmp_path: Path) -> None:
-    left = write_tokenizer(tmp_path, "BertTokenizer", {"tokenizer_config.json": {"truncation_side": "left"}})
-    tokenizer = opened(left)
+    tokenizer = bert(tmp_path, truncation_side="left")
     whole = tokenizer.encode("we lived above the clouds")[0].input_ids
     (cut,) = tokenizer.encode("we lived above the clouds", truncation=True, max_length=4)
     assert cut.input_ids == [whole[0], *whole[-3:]] and cut.truncated == 3
@@ -115,7 +116,7 @@ def test_the_side_that_is_cut(tmp_path: Path) -> None:
 def test_named_tokens_without_a_row_get_rows_in_one_order(tmp_path: Path) -> None:
     """As in transformers: bos, eos, unk, sep, pad, cls, mask, then what else settings name, however they order it."""
     named = {"mask_token": "[M]", "cls_token": "[C]", "sep_token": "[S]", "bos_token": "[B]", "new_token": "[NEW]"}
-    tokenizer = opened(write_tokenizer(tmp_path, "BertTokenizer", {"tokenizer_config.json": named}))
+    tokenizer = bert(tmp_path, **named)
     first = len(tokenizer_json(BASES["BertTokenizer"])["model"]["vocab"])
     assert [tokenizer.id_of(token) for token in ("[B]", "[S]", "[C]", "[M]", "[NEW]")] == [*range(first, first + 5)]
     ids = tokenizer.encode("we")[0].input_ids
@@ -138,8 +139,7 @@ def test_files_of_qwen2_may_name_any_class(tmp_path: Path, where: str, declared:
 
 
 def test_a_named_token_is_special_and_what_says_nothing_new_changes_nothing(tmp_path: Path) -> None:
-    config: dict[str, Any] = {"added_tokens_decoder": {}, "mask_token": {"content": "[NEW]", "special": False}}
-    tokenizer = opened(write_tokenizer(tmp_path / "named", "BertTokenizer", {"tokenizer_config.json": config}))
+    tokenizer = bert(tmp_path / "named", added_tokens_decoder={}, mask_token={"content": "[NEW]", "special": False})
     row = tokenizer.id_of("[NEW]")
     assert row is not None and tokenizer.is_special(row) and not tokenizer.is_special(59)
     files = {"added_tokens.json": {"[NEW]": 0}, "tokenizer_config.json": {"cls_token": {"content": None, "lstrip": 3}}}
@@ -148,8 +148,7 @@ def test_a_named_token_is_special_and_what_says_nothing_new_changes_nothing(tmp_
 
 
 def test_a_lowercased_tokenizer_keeps_its_settings(tmp_path: Path) -> None:
-    config = {"do_lower_case": False, "split_special_tokens": True, "truncation_side": "left"}
-    tokenizer = opened(write_tokenizer(tmp_path, "BertTokenizer", {"tokenizer_config.json": config}))
+    tokenizer = bert(tmp_path, do_lower_case=False, split_special_tokens=True, truncation_side="left")
     tokenizer.pad_id = 4
     lowercased = tokenizer.lowercased()
     assert lowercased.encode("WE")[0] == tokenizer.encode("we")[0] != tokenizer.encode("WE")[0]
@@ -173,9 +172,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("config", "says"), REFUSED)
 def test_settings_that_cannot_be_followed(tmp_path: Path, config: dict[str, Any], says: str) -> None:
-    folder = write_tokenizer(tmp_path, "BertTokenizer", {"tokenizer_config.json": config})
     with pytest.raises(TokenizerError, match=says) as found:
-        opened(folder)
+        bert(tmp_path, **config)
     assert str(tmp_path) in str(found.value)
 
 
