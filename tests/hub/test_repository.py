@@ -48,14 +48,12 @@ def rows(name: str, ids: list[int], lazy: bool = True, **options: object) -> np.
 @pytest.mark.parametrize("revision", ["v1.0", "refs/pr/7", "main", commit_of("org/tiny")])
 def test_a_branch_a_tag_a_pull_request_and_a_commit(hub: FakeHub, revision: str) -> None:
     hub.repositories["org/tiny"].revisions |= {"v1.0": commit_of("org/tiny"), "refs/pr/7": commit_of("org/tiny")}
-    repository = resolve("org/tiny", revision)
-    assert [request.path.partition("?")[0] for request in hub.requests] == (
-        [] if revision == commit_of("org/tiny") else [f"/api/models/org/tiny/revision/{quote(revision, safe='')}"]
-    )
+    repository, known = resolve("org/tiny", revision), revision == commit_of("org/tiny")
     assert repository.commit == commit_of("org/tiny")
-    asked = len(hub.requests)  # after the list of files has come, an absent one costs no request
-    assert repository.file("vocab.txt") is None
-    assert len(hub.requests) - asked == (revision == commit_of("org/tiny"))
+    asked = [request.path.partition("?")[0] for request in hub.requests]
+    assert asked == ([] if known else [f"/api/models/org/tiny/revision/{quote(revision, safe='')}"])
+    # after the list of files has come, an absent one costs no request
+    assert repository.file("vocab.txt") is None and len(hub.requests) == 1
     assert np.array_equal(rows("org/tiny", [1], revision=revision), WORD[[1]])
     hub.forget()
     assert np.array_equal(rows("org/tiny", [1], revision=revision, local_files_only=True), WORD[[1]])
@@ -72,8 +70,7 @@ def test_threads_ask_once_for_the_list_of_files(hub: FakeHub) -> None:
 
 def test_a_renamed_model_is_followed(hub: FakeHub) -> None:
     hub.add("old/name", {}, renamed="org/tiny")
-    repository = resolve("old/name")
-    assert repository.file("config.json") is not None
+    assert resolve("old/name").file("config.json") is not None
     assert np.array_equal(rows("old/name", [5]), WORD[[5]])
 
 
@@ -169,14 +166,6 @@ def test_a_file_in_the_hubs_cache_is_mapped_where_it_lies(hub: FakeHub, tmp_path
             write_output(path, b"mine")
 
 
-def test_a_cache_that_has_the_config_alone_is_not_a_model_without_weights(hub: FakeHub, tmp_path: Path) -> None:
-    hf_hub_download("org/tiny", "config.json", cache_dir=tmp_path / "home" / "hub", endpoint=hub.endpoint)
-    repository = resolve("org/tiny", commit_of("org/tiny"), local_files_only=True)
-    assert repository.file("vocab.txt") is None
-    with pytest.raises(HubError, match=r"model\.safetensors"):
-        repository.checkpoint()
-
-
 FOLDERS = {  # the folder of whole files: the caller's, a variable's, the client's
     "cache_folder": ({"cache_folder": "mine"}, {"SENTENCE_TRANSFORMERS_HOME": "theirs"}, "mine"),
     "SENTENCE_TRANSFORMERS_HOME": ({}, {"SENTENCE_TRANSFORMERS_HOME": "theirs"}, "theirs"),
@@ -217,8 +206,13 @@ def test_whole_files_lie_where_they_are_told(
     assert Path(refs).is_file()  # the client finds it by its branch too
 
 
-def test_a_list_that_is_known_tells_what_the_cache_lacks(hub: FakeHub) -> None:
-    """A file that the Hub has does not count as absent offline: without its settings a vector would be wrong."""
+def test_a_file_that_the_hub_has_does_not_count_as_absent_offline(hub: FakeHub, tmp_path: Path) -> None:
+    """Without its settings a vector would be wrong. A cache that has the config alone is no model without weights."""
+    hf_hub_download("org/tiny", "config.json", cache_dir=tmp_path / "home" / "hub", endpoint=hub.endpoint)
+    repository = resolve("org/tiny", commit_of("org/tiny"), local_files_only=True)
+    assert repository.file("vocab.txt") is None
+    with pytest.raises(HubError, match=r"model\.safetensors"):
+        repository.checkpoint()
     hub.add("org/tiny", {**FILES, "modules.json": b"[]"})
     rows("org/tiny", [2])
     repository = resolve("org/tiny", local_files_only=True)
@@ -343,11 +337,3 @@ def test_of_a_static_model_only_the_rows_of_the_texts_are_fetched(hub: FakeHub, 
     shutil.rmtree(tmp_path / "home" / "assets")  # as if another program had fetched the files
     options: dict[str, Any] = dict(revision=commit_of(f"org/{folder.name}"), local_files_only=True)
     assert same_bits(minibert.load_encoder(f"org/{folder.name}", **options).encode(texts), want) and hub.requests == []
-
-
-def test_a_path_that_leaves_the_model_is_not_asked_for(hub: FakeHub) -> None:
-    modules = b'[{"type": "sentence_transformers.models.Transformer", "path": "../../other/resolve/main"}]'
-    hub.add("org/bad", {"modules.json": modules, "config.json": b"{}"})
-    with pytest.raises(minibert.CheckpointError):
-        minibert.load_encoder("org/bad")
-    assert fetched(hub) == {"modules.json"}
