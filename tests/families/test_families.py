@@ -201,7 +201,6 @@ def worst(ours: Array, theirs: Array) -> float:
 
 @pytest.mark.parametrize("number", sorted(FULL_SIZE["minilm"]["texts"]))
 def test_texts_on_a_published_model(minilm: Path, number: str) -> None:
-    """Ids, tokens and every intermediate of the reference, from the text on."""
     facts = FULL_SIZE["minilm"]["texts"][number]
     names = {name: f"embeddings.{name}_embeddings" for name in ("word", "token_type", "position")}
     names |= {"sum": "sum", "output": "embeddings.LayerNorm"}

@@ -41,7 +41,6 @@ def opened(
 
 
 def bert(folder: Path, **settings: Any) -> Tokenizer:
-    """BERT's class with these settings."""
     return opened(write_tokenizer(folder, "BertTokenizer", {"tokenizer_config.json": settings}))
 
 

@@ -27,7 +27,6 @@ PARTS = ("query", "key", "value", "output", "intermediate.in", "intermediate.out
 
 
 def shapes_of(vocab: int, dim: int, positions: int) -> dict[str, tuple[int, ...]]:
-    """The input layer's tensors."""
     tables = {"word": vocab, "position": positions, "token_type": 2}
     named = {f"bert.embeddings.{name}_embeddings.weight": (rows, dim) for name, rows in tables.items()}
     return named | {f"bert.embeddings.LayerNorm.{part}": (dim,) for part in ("weight", "bias")}

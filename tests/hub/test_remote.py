@@ -49,7 +49,6 @@ class Memory:
 
 
 def open_memory(memory: Any, lazy: bool = True) -> Any:
-    """Open the one file of a repository in memory."""
     return remote.RemoteCheckpoint(memory, None, lazy, True, False, "")
 
 

@@ -83,7 +83,6 @@ def bfloat16(array: Array) -> Stored:
 
 
 def as_stored(array: Array, kind: str) -> Stored:
-    """Numbers in a format of checkpoints."""
     return bfloat16(array) if kind == "BF16" else stored(array.astype({"F64": "f8", "F32": "f4", "F16": "f2"}[kind]))
 
 
@@ -117,7 +116,6 @@ def write(
     metadata: Mapping[str, str] | None = None,
     shift: int = 0,
 ) -> Path:
-    """A model folder with one file of tensors."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "model.safetensors").write_bytes(pack(tensors(config) if named is None else named, metadata, shift))
@@ -174,13 +172,11 @@ def write_vocab(folder: Path, words: tuple[str, ...] = WORDS) -> Path:
 
 
 def write_wordpiece(folder: Path, **settings: Any) -> Path:
-    """Write the small WordPiece tokenizer into a folder."""
     (folder / "tokenizer.json").write_text(wordpiece_json(**settings), encoding="utf-8")
     return folder
 
 
 def change_json(path: Path, **keys: Any) -> None:
-    """Set keys of the object in a file."""
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | keys), encoding="utf-8")
 
 
@@ -203,7 +199,6 @@ IDS = np.array([[1, 5, 6, 0], [63, 2, 2, 9]])
 
 
 def result(folder: Path, **keywords: Any) -> Array:
-    """Compute the output of the model in a folder for IDS."""
     import minibert
 
     with minibert.load(folder, **keywords) as layer:
@@ -211,5 +206,4 @@ def result(folder: Path, **keywords: Any) -> Array:
 
 
 def ids_of(layer: Any, *texts: Any, **keywords: Any) -> Any:
-    """The ids of texts, as lists."""
     return layer.tokenize(*texts, **keywords)["input_ids"].tolist()

@@ -59,7 +59,7 @@ class Repository:
 
 @dataclass
 class Request:
-    """A request. `sent` counts the bytes of the answer's body that went out."""
+    """A request, and how many bytes of its answer's head and body went out."""
 
     method: str
     path: str
@@ -67,6 +67,7 @@ class Request:
     authorization: str | None
     host: str
     agent: str | None
+    head: int = 0
     sent: int = 0
 
 
@@ -110,7 +111,6 @@ def _ranged(answer: Answer, start: int, stop: int, size: int) -> Answer:
 
 
 def wrong_content_range(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-    """Announce and send the bytes beside the requested bytes."""
     if answer.status != 206:
         return answer
     answer = _ranged(answer, answer.start + 1, answer.stop + 1, _size(answer.content))
@@ -126,7 +126,6 @@ def total(size: int) -> Fault:
 
 
 def with_header(name: str, value: str) -> Fault:
-    """Set one header of an answer."""
     return lambda hub, request, answer: replace(answer, headers={**answer.headers, name: value})
 
 
@@ -137,7 +136,6 @@ def short_body(hub: FakeHub, request: Request, answer: Answer) -> Answer:
 
 
 def cut(after: int) -> Fault:
-    """Close the connection after this many bytes of the body."""
     return lambda hub, request, answer: replace(answer, stop=min(answer.stop, answer.start + after), closed=True)
 
 
@@ -158,7 +156,6 @@ def redirect_to_second(hub: FakeHub, request: Request, answer: Answer) -> Answer
 
 
 def silent(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-    """Take the request, and never answer it."""
     return replace(answer, silent=True)
 
 
@@ -168,7 +165,6 @@ def garbage(hub: FakeHub, request: Request, answer: Answer) -> Answer:
 
 
 def late(seconds: float) -> Fault:
-    """Answer rightly, but not at once."""
 
     def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
         sleep(seconds)
@@ -206,7 +202,6 @@ class FakeHub:
         self.rules: list[Rule] = []
         self.requests: list[Request] = []
         self._lock = threading.Lock()
-        self.sent = 0  # all bytes that left both servers, headers included
         self._closing = threading.Event()
         self._servers = [self._serve("first"), self._serve("second")]
         self.endpoint, self.second = (f"http://127.0.0.1:{server.server_address[1]}" for server in self._servers)
@@ -232,13 +227,15 @@ class FakeHub:
 
     def forget(self) -> None:
         """Count from zero again and behave well again."""
-        with self._lock:
-            self.requests.clear()
-            self.rules.clear()
-            self.sent = 0
+        self.requests.clear()
+        self.rules.clear()
+
+    @property
+    def sent(self) -> int:
+        """All bytes that left both servers, headers included."""
+        return sum(request.head + request.sent for request in list(self.requests))
 
     def asked(self, pattern: str) -> list[Request]:
-        """The requests whose path matches."""
         return [request for request in list(self.requests) if re.search(pattern, request.path)]
 
     def _serve(self, host: str) -> ThreadingHTTPServer:
@@ -280,20 +277,14 @@ class FakeHub:
             handler.close_connection = True
             return
         head = f"HTTP/1.1 {answer.status} -\r\n" + "".join(f"{k}: {v}\r\n" for k, v in answer.headers.items()) + "\r\n"
-        self._count(None, len(head))  # before it goes out: the client must not be faster than the count
+        request.head = len(head)  # before it goes out: the client must not be faster than the count
         handler.wfile.write(head.encode("latin-1"))
         if request.method == "HEAD":
             return
         handler.close_connection = answer.closed
         for piece in _pieces(answer):
-            self._count(request, len(piece))
+            request.sent += len(piece)
             handler.wfile.write(piece)
-
-    def _count(self, request: Request | None, sent: int) -> None:
-        with self._lock:
-            self.sent += sent
-            if request is not None:
-                request.sent += sent
 
     def _answer(self, request: Request) -> Answer:
         path = unquote(urlsplit(request.path).path)
@@ -351,7 +342,6 @@ def _content(content: bytes | Path, commit: str, file: str, asked: str | None) -
 
 @functools.cache
 def refused() -> str:
-    """An endpoint without a listener."""
     deaf = socket.socket()
     deaf.bind(("127.0.0.1", 0))
     port = deaf.getsockname()[1]
@@ -390,7 +380,6 @@ def files_of(folder: Path) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def hub_of(monkeypatch: Any, home: Path, name: str, folder: Path) -> Iterator[FakeHub]:
-    """A Hub with one model, which this process asks."""
     with FakeHub() as hub:
         hub.add(name, files_of(folder))
         use(monkeypatch, hub.endpoint, home)

@@ -102,7 +102,6 @@ def recipe(word: str) -> str:
 
 
 def opened(name: str) -> minibert.Encoder:
-    """The whole model in a folder of tests/reference."""
     return minibert.load_encoder(REFERENCE / name)
 
 

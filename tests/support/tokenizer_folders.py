@@ -104,7 +104,6 @@ def _settings(**settings: Any) -> dict[str, Any]:
 
 
 def vocabulary(base: Base) -> list[str]:
-    """The tokens in the order of their rows."""
     from tokenizers import pre_tokenizers
 
     capitals = [*LETTERS.upper()]
