@@ -173,28 +173,33 @@ def test_schemes_compute_what_the_functions_do() -> None:
 HEAD = {"hidden_size": 64, "num_attention_heads": 4}  # heads of 16
 
 
-@pytest.mark.parametrize(
-    ("config", "family", "dim", "base"),
-    [
-        ({"rope_theta": 50.0, "rotary_emb_base": 9.0}, "nomic_bert", 16, 50.0),
-        ({"rotary_emb_base": 9.0}, "nomic_bert", 16, 9.0),
-        ({"rope_theta": 500000}, "llama", 16, 500000.0),
-        ({"rope_theta": 5.0, "rope_parameters": {"rope_theta": 700.0, "rope_type": "default"}}, "llama", 16, 700.0),
-        ({"rope_parameters": None, "rope_scaling": None, "rope_theta": 300.0}, "llama", 16, 300.0),
-        ({"rope_scaling": {"type": "default"}, "rope_theta": 300.0}, "llama", 16, 300.0),
-        ({"rope_scaling": {"rope_theta": 50.0}, "rope_parameters": {"rope_theta": 7.0}}, "llama", 16, 50.0),
-        ({"head_dim": 8}, "llama", 8, 10000.0),
-        ({"head_dim": None}, "llama", 16, 10000.0),
-        ({"partial_rotary_factor": 0.5}, "llama", 16, 10000.0),  # Llama's code never reads it
-        ({"partial_rotary_factor": 0.5}, "phi3", 8, 10000.0),
-        ({"rotary_pct": 0.5, "rotary_emb_base": 20000, "rope_theta": 3.0}, "gpt_neox", 8, 20000.0),
-        ({"rope_parameters": {"partial_rotary_factor": 1.0}, "rotary_pct": 0.5}, "gpt_neox", 16, 10000.0),
-    ],
-)
+OWN = {  # head sizes and thetas, where config.json leaves them out
+    "llama": (16, 1e4), "mistral": (16, 1e4), "qwen2": (16, 1e4), "olmo2": (16, 1e4), "granite": (16, 1e4),
+    "cohere2": (16, 1e4), "phi3": (16, 1e4), "mixtral": (16, 1e6), "qwen3": (128, 1e4), "gemma": (256, 1e4),
+    "gemma2": (256, 1e4), "nomic_bert": (16, 1e3), "gpt_neox": (4, 1e4),
+}  # fmt: skip
+READ: list[tuple[dict[str, Any], str, int, float]] = [
+    *(({}, family, *numbers) for family, numbers in OWN.items()),
+    ({"rope_theta": 50.0, "rotary_emb_base": 9.0}, "nomic_bert", 16, 50.0),
+    ({"rotary_emb_base": 9.0}, "nomic_bert", 16, 9.0), ({"rope_theta": 500000}, "llama", 16, 500000.0),
+    ({"rope_theta": 5.0, "rope_parameters": {"rope_theta": 700.0, "rope_type": "default"}}, "llama", 16, 700.0),
+    ({"rope_parameters": None, "rope_scaling": None, "rope_theta": 300.0}, "llama", 16, 300.0),
+    ({"rope_scaling": {"type": "default"}, "rope_theta": 300.0}, "llama", 16, 300.0),
+    ({"rope_scaling": {"rope_theta": 50.0}, "rope_parameters": {"rope_theta": 7.0}}, "llama", 16, 50.0),
+    ({"head_dim": 8}, "llama", 8, 10000.0), ({"head_dim": None}, "llama", 16, 10000.0),
+    ({"partial_rotary_factor": 0.5}, "llama", 16, 10000.0),  # Llama's code never reads it
+    ({"partial_rotary_factor": 0.5}, "phi3", 8, 10000.0),
+    ({"rotary_pct": 0.5, "rotary_emb_base": 20000, "rope_theta": 3.0}, "gpt_neox", 8, 20000.0),
+    ({"rope_parameters": {"partial_rotary_factor": 1.0}, "rotary_pct": 0.5}, "gpt_neox", 16, 10000.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "family", "dim", "base"), READ)
 def test_rotary_numbers_come_from_the_config(config: dict[str, Any], family: str, dim: int, base: float) -> None:
-    got = scheme_of(family, {**HEAD, **config}).frequencies
-    assert list(got) == [None]
-    np.testing.assert_array_equal(got[None], positions.rotary_frequencies(dim, base))
+    scheme = scheme_of(family, {**HEAD, **config})
+    assert list(scheme.frequencies) == [None]
+    np.testing.assert_array_equal(scheme.frequencies[None], positions.rotary_frequencies(dim, base))
+    assert scheme.pairing == ("neighbours" if family == "cohere2" else "halves")
 
 
 @pytest.mark.parametrize(
@@ -330,18 +335,8 @@ def test_both_spellings_give_the_reference_s_numbers(name: str) -> None:
                 assert np.abs(ours - want).max() <= last_bits
 
 
-def test_what_the_rows_say_of_their_own_rotation() -> None:
-    """Thetas, head sizes, pairings and names, where config.json leaves them out."""
-    head = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 4096}
-    own = {
-        "llama": (16, 1e4), "mistral": (16, 1e4), "qwen2": (16, 1e4), "olmo2": (16, 1e4), "granite": (16, 1e4),
-        "cohere2": (16, 1e4), "phi3": (16, 1e4), "mixtral": (16, 1e6), "qwen3": (128, 1e4), "gemma": (256, 1e4),
-        "gemma2": (256, 1e4), "nomic_bert": (16, 1e3), "gpt_neox": (4, 1e4),
-    }  # fmt: skip
-    for family, (dim, theta) in own.items():
-        scheme = scheme_of(family, head)
-        np.testing.assert_array_equal(scheme.frequencies[None], rotary_frequencies(dim, theta), family)
-        assert scheme.pairing == ("neighbours" if family == "cohere2" else "halves"), family
+def test_what_the_rows_of_ministral_and_gemma_say_of_their_own_rotation() -> None:
+    head = {**HEAD, "max_position_embeddings": 4096}
     scaled = scheme_of("ministral3", head)  # yarn, and a factor of queries from 16,384 tokens on
     assert scaled.growth == (0.1, 16384) and scaled.rotations[None].original_length == 16384
     factors = scaled.query_factor([16383, 16384, 3 * 16384])

@@ -146,20 +146,16 @@ def test_a_default_is_that_of_the_reference_s_class(name: str) -> None:
     assert ours.keys() - theirs.keys() == UNLISTED.get(name, set())
 
 
-@pytest.mark.parametrize(
-    ("name", "config", "windows"),
-    [
-        ("mistral", {}, [4095] * 2),
-        ("ministral3", {}, [None] * 2),
-        ("modernbert", {}, [None, 64, 64, None, 64]),
-        ("gemma3_text", {}, [4095] * 5 + [None, 4095]),
-        ("embedding_gemma2_text", {"num_hidden_layers": 8}, [512] * 5 + [None, 512, None]),
-        ("ultrabert", {}, [128, 128, None, 128]),
-        ("ultrabert", {"attention_windows": [None, 0, 7, 9], "num_hidden_layers": 4}, [None, None, 7, 7]),
-        ("qwen2", {}, [None] * 30),
-        ("qwen3", {"use_sliding_window": True}, [None] * 28 + [4095] * 2),
-    ],
-)
+WINDOWS: list[tuple[str, dict[str, Any], list[int | None]]] = [
+    ("mistral", {}, [4095] * 2), ("ministral3", {}, [None] * 2), ("modernbert", {}, [None, 64, 64, None, 64]),
+    ("gemma3_text", {}, [4095] * 5 + [None, 4095]), ("ultrabert", {}, [128, 128, None, 128]),
+    ("embedding_gemma2_text", {"num_hidden_layers": 8}, [512] * 5 + [None, 512, None]),
+    ("ultrabert", {"attention_windows": [None, 0, 7, 9], "num_hidden_layers": 4}, [None, None, 7, 7]),
+    ("qwen2", {}, [None] * 30), ("qwen3", {"use_sliding_window": True}, [None] * 28 + [4095] * 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "config", "windows"), WINDOWS)
 def test_windows_by_default(name: str, config: dict[str, Any], windows: list[int | None]) -> None:
     row = BLOCKS[name]
     read = row.configure(FAMILIES[name], config, "config.json")

@@ -39,9 +39,8 @@ ERROR_SHARE = 1.05  # our root mean square error against float64, as a share of 
 
 ROTATED = (
     "nomic_bert", "modernbert", "gpt_neox", "llama", "mistral", "ministral3", "qwen2", "qwen3", "mixtral", "olmo2",
-    "phi3", "granite", "embedding_gemma2", "embedding_gemma2_text",
-    "cohere2", "gemma", "gemma2", "gemma3_text", "gte", "jina_embeddings_v3", "eurobert",
-    "ultrabert",
+    "phi3", "granite", "embedding_gemma2", "embedding_gemma2_text", "cohere2", "gemma", "gemma2", "gemma3_text", "gte",
+    "jina_embeddings_v3", "eurobert", "ultrabert",
 )  # fmt: skip
 SCHEMES = {
     **dict.fromkeys(("mpnet", "t5", "mt5", "umt5"), schemes.RelativeBias), **dict.fromkeys(ROTATED, schemes.Rotary),
