@@ -45,7 +45,7 @@ WINGS = {
         M("input_layer", "input_layer", "+ past_length) * real + padding_idx", ") * real + padding_idx"),
         M("blocks", "blocks", "(np.abs(back) <= window)", "(back <= window)"),
         M("input_layer", "fast", "        first = 0  # otherwise", "        pass  # otherwise"),
-        M("rotary_scaling", "rotary_scaling", "louder(mscale) / louder(mscale_all_dim)", "louder(mscale)"),
+        M("attention_positions", "rotary_scaling", "louder(mscale) / louder(mscale_all_dim)", "louder(mscale)"),
         M("vector_formulas", "quantization", "np.floor((vectors", "np.rint((vectors"),
     )),
     "families": Wing("families models", "families", (
@@ -53,7 +53,7 @@ WINGS = {
         M("encoder", "t5", 'if kind == "gated-gelu"', 'if kind == "gelu"'),
         M("encoder", "parts/config", "if len(entries) != config", "if len(entries) < config"),
         M("bad_input families", "parts/steps", "if first >= shape[0] - self.extra", "if first > shape[0] - self.extra"),
-        M("rotary_scaling", "parts/attention_schemes", 'by_type.get("truncate", True)', "True"),
+        M("attention_positions", "parts/attention_schemes", 'by_type.get("truncate", True)', "True"),
     )),
     "run": Wing("threads models", "models/run", (
         M("calls", "layer", "                unseen = unseen[texts]\n", ""),
@@ -87,7 +87,7 @@ WINGS = {
     "files": Wing("files", "files", (
         M("checkpoint", "checkpoint", "if len(entries) != len(pairs)", "if False"),
         M("checkpoint", "checkpoint", r".*[/\\:]", ".*[/]"),
-        M("number_formats", "tables", ".max() >= _NOT_FINITE", ".max() > _NOT_FINITE"),
+        M("checkpoint", "tables", ".max() >= _NOT_FINITE", ".max() > _NOT_FINITE"),
         M("tokenizer", "tokenizer", "(long, short) if first > second", "(long, short) if first >= second"),
         M("writing", "writing", "mode = stat.S_IMODE(path.stat().st_mode)", "path.stat()"),
     )),
@@ -96,7 +96,7 @@ WINGS = {
         M("remote", "remote", "+ (stop == self._size)", "+ 1"),
         M("remote faults", "remote", "            if received != wanted:", "            if False:"),
         M("faults repository", "repository", '.sha or ""):  # it becomes part of a path', '.sha and "0" * 40):'),
-        M("secrets", "repository", 'if token and not re.fullmatch(r"[!-~]+", token)', "if False"),
+        M("faults", "repository", 'if token and not re.fullmatch(r"[!-~]+", token)', "if False"),
     )),
     "commands": Wing("commands", "commands", (
         M("refused", "common", "count < 1:", "count < 0:"),

@@ -1,8 +1,13 @@
-"""The position schemes inside attention: values made by hand, and what each one refuses."""
+"""The position schemes inside attention: values made by hand, scaled rotary frequencies pair by pair and beside the
+numbers of the reference, and what each scheme refuses.
+"""
 
 from __future__ import annotations
 
 import cmath
+import json
+import math
+import pickle
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,21 +16,20 @@ import numpy as np
 import pytest
 from binders import Stored, scheme_of
 from drawn import normal
+from reference_files import REFERENCE
 
 import minibert
 from minibert import equations as positions
+from minibert.equations import rotary_scaling as scaling
+from minibert.equations.rotary import rotary_angles, rotary_frequencies
 from minibert.errors import CheckpointError
 from minibert.families.parts import attention_schemes as schemes
-from minibert.families.parts.attention_schemes import Rotation
+from minibert.families.parts.attention_schemes import RULES, Rotation
 from minibert.families.parts.config import Config
 
-# a pair turned in float32 against complex numbers, of numbers up to 3: measured 1.2e-7
-ROTATION_TOLERANCE = 1e-6
-# LayerNorm written once more by hand, measured 2.4e-7
-NORM_TOLERANCE = 2e-6
-
-# the base of ALiBi's slopes is rounded before it is raised to a power: for 1..64 heads measured 4.8e-7
-SLOPE_ROUNDING = 2e-6
+ROTATION_TOLERANCE = 1e-6  # a pair turned in float32 against complex numbers, of numbers up to 3: measured 1.2e-7
+NORM_TOLERANCE = 2e-6  # LayerNorm written once more by hand, measured 2.4e-7
+SLOPE_ROUNDING = 2e-6  # the base is rounded before it is raised to a power: for 1..64 heads measured 4.8e-7
 
 # rotary
 
@@ -53,12 +57,11 @@ def test_each_pair_turns_by_its_angle(pairing: str, pairs: list[tuple[int, int]]
     np.testing.assert_array_equal(x, before)
 
 
-def test_angles_are_written_twice_and_rounded_once() -> None:
-    cos, sin = positions.rotary_angles([[3, 0], [1, 2]], np.array([1.0, 0.25], np.float32))
-    angle = np.array([[[3, 0.75], [0, 0]], [[1, 0.25], [2, 0.5]]])
-    np.testing.assert_array_equal(cos, np.cos(np.tile(angle, 2)).astype(np.float32))
-    np.testing.assert_array_equal(sin, np.sin(np.tile(angle, 2)).astype(np.float32))
-    assert cos.dtype == sin.dtype == np.float32
+def test_cosines_and_sines_are_rounded_once() -> None:
+    ids, frequencies = np.arange(1000)[None], np.array([1.0, 0.25], np.float32)
+    angle = np.tile(ids[..., None] * frequencies, 2)
+    for found, function in zip(positions.rotary_angles(ids, frequencies), (np.cos, np.sin), strict=True):
+        np.testing.assert_array_equal(found, function(angle).astype(np.float32), strict=True)
 
 
 # ALiBi
@@ -77,11 +80,10 @@ def test_slopes_of_every_head_count(heads: int) -> None:
 def test_a_bias_is_the_slope_times_the_place_among_what_is_not_masked() -> None:
     mask = [[0, 0, 1, 1, 1], [1, 1, 0, 1, 0], [0, 0, 0, 0, 0]]
     want = np.array([[0, 0, 0, 1, 2], [0, 1, 0, 2, 0], [0, 0, 0, 0, 0]])
-    for given_mask in (mask, np.array(mask, bool)):
-        assert positions.alibi_key_positions(given_mask).tolist() == want.tolist()
-        bias = positions.alibi_bias(given_mask, 6)
-        slopes = positions.alibi_slopes(6)
-        np.testing.assert_array_equal(bias, (want[:, None, None] * slopes[:, None, None]).astype(np.float32))
+    slopes = positions.alibi_slopes(6)[:, None, None]
+    for given in (mask, np.array(mask, bool)):
+        assert positions.alibi_key_positions(given).tolist() == want.tolist()
+        np.testing.assert_array_equal(positions.alibi_bias(given, 6), (want[:, None, None] * slopes).astype("f4"))
 
 
 # T5 and MPNet
@@ -152,25 +154,18 @@ def test_a_scheme_answers_to_its_own_method_and_names_it_elsewhere(has: str) -> 
 def test_schemes_compute_what_the_functions_do() -> None:
     table, frequencies = normal(8, 2), positions.rotary_frequencies(4, 500.0)
     rotations = {"local": Rotation(frequencies), "global": Rotation(positions.rotary_frequencies(4))}
-    rotary = schemes.Rotary(rotations=rotations)
-    for got, want in zip(rotary.rotary([[5]], "local"), positions.rotary_angles([[5]], frequencies), strict=True):
-        np.testing.assert_array_equal(got, want)
-    np.testing.assert_array_equal(
-        schemes.RelativeBias(table=table, buckets=8, max_distance=20, bidirectional=False).relative_bias(
-            2, 9, past_length=7
-        ),
-        positions.relative_bias(table, 2, 9, 8, 20, False, 7),
-    )
+    found = schemes.Rotary(rotations=rotations).rotary([[5]], "local")
+    np.testing.assert_array_equal(found, positions.rotary_angles([[5]], frequencies))
+    scheme = schemes.RelativeBias(table=table, buckets=8, max_distance=20, bidirectional=False)
+    want = positions.relative_bias(table, 2, 9, 8, 20, False, 7)
+    np.testing.assert_array_equal(scheme.relative_bias(2, 9, past_length=7), want)
     with pytest.raises(AttributeError):
         schemes.Alibi(heads=2).heads = 3  # type: ignore[misc]
-
-
-def test_layer_types_are_asked_for_by_name() -> None:
-    layered = schemes.layered_rotary(Config(HEAD))
-    with pytest.raises(ValueError, match="'sliding_attention'"):
-        layered.rotary([[0]])
-    with pytest.raises(ValueError, match="'full_attention'"):
-        schemes.rotary(Config(HEAD)).rotary([[0]], "full_attention")
+    for read, asked, named in (
+        (schemes.layered_rotary, (), "sliding_attention"), (schemes.rotary, ("full_attention",), "full_attention"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"'{named}'"):
+            read(Config(HEAD)).rotary([[0]], *asked)
 
 
 # what a config says
@@ -178,28 +173,33 @@ def test_layer_types_are_asked_for_by_name() -> None:
 HEAD = {"hidden_size": 64, "num_attention_heads": 4}  # heads of 16
 
 
-@pytest.mark.parametrize(
-    ("config", "family", "dim", "base"),
-    [
-        ({"rope_theta": 50.0, "rotary_emb_base": 9.0}, "nomic_bert", 16, 50.0),
-        ({"rotary_emb_base": 9.0}, "nomic_bert", 16, 9.0),
-        ({"rope_theta": 500000}, "llama", 16, 500000.0),
-        ({"rope_theta": 5.0, "rope_parameters": {"rope_theta": 700.0, "rope_type": "default"}}, "llama", 16, 700.0),
-        ({"rope_parameters": None, "rope_scaling": None, "rope_theta": 300.0}, "llama", 16, 300.0),
-        ({"rope_scaling": {"type": "default"}, "rope_theta": 300.0}, "llama", 16, 300.0),
-        ({"rope_scaling": {"rope_theta": 50.0}, "rope_parameters": {"rope_theta": 7.0}}, "llama", 16, 50.0),
-        ({"head_dim": 8}, "llama", 8, 10000.0),
-        ({"head_dim": None}, "llama", 16, 10000.0),
-        ({"partial_rotary_factor": 0.5}, "llama", 16, 10000.0),  # Llama's code never reads it
-        ({"partial_rotary_factor": 0.5}, "phi3", 8, 10000.0),
-        ({"rotary_pct": 0.5, "rotary_emb_base": 20000, "rope_theta": 3.0}, "gpt_neox", 8, 20000.0),
-        ({"rope_parameters": {"partial_rotary_factor": 1.0}, "rotary_pct": 0.5}, "gpt_neox", 16, 10000.0),
-    ],
-)
+OWN = {  # head sizes and thetas, where config.json leaves them out
+    "llama": (16, 1e4), "mistral": (16, 1e4), "qwen2": (16, 1e4), "olmo2": (16, 1e4), "granite": (16, 1e4),
+    "cohere2": (16, 1e4), "phi3": (16, 1e4), "mixtral": (16, 1e6), "qwen3": (128, 1e4), "gemma": (256, 1e4),
+    "gemma2": (256, 1e4), "nomic_bert": (16, 1e3), "gpt_neox": (4, 1e4),
+}  # fmt: skip
+READ: list[tuple[dict[str, Any], str, int, float]] = [
+    *(({}, family, *numbers) for family, numbers in OWN.items()),
+    ({"rope_theta": 50.0, "rotary_emb_base": 9.0}, "nomic_bert", 16, 50.0),
+    ({"rotary_emb_base": 9.0}, "nomic_bert", 16, 9.0), ({"rope_theta": 500000}, "llama", 16, 500000.0),
+    ({"rope_theta": 5.0, "rope_parameters": {"rope_theta": 700.0, "rope_type": "default"}}, "llama", 16, 700.0),
+    ({"rope_parameters": None, "rope_scaling": None, "rope_theta": 300.0}, "llama", 16, 300.0),
+    ({"rope_scaling": {"type": "default"}, "rope_theta": 300.0}, "llama", 16, 300.0),
+    ({"rope_scaling": {"rope_theta": 50.0}, "rope_parameters": {"rope_theta": 7.0}}, "llama", 16, 50.0),
+    ({"head_dim": 8}, "llama", 8, 10000.0), ({"head_dim": None}, "llama", 16, 10000.0),
+    ({"partial_rotary_factor": 0.5}, "llama", 16, 10000.0),  # Llama's code never reads it
+    ({"partial_rotary_factor": 0.5}, "phi3", 8, 10000.0),
+    ({"rotary_pct": 0.5, "rotary_emb_base": 20000, "rope_theta": 3.0}, "gpt_neox", 8, 20000.0),
+    ({"rope_parameters": {"partial_rotary_factor": 1.0}, "rotary_pct": 0.5}, "gpt_neox", 16, 10000.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "family", "dim", "base"), READ)
 def test_rotary_numbers_come_from_the_config(config: dict[str, Any], family: str, dim: int, base: float) -> None:
-    got = scheme_of(family, {**HEAD, **config}).frequencies
-    assert list(got) == [None]
-    np.testing.assert_array_equal(got[None], positions.rotary_frequencies(dim, base))
+    scheme = scheme_of(family, {**HEAD, **config})
+    assert list(scheme.frequencies) == [None]
+    np.testing.assert_array_equal(scheme.frequencies[None], positions.rotary_frequencies(dim, base))
+    assert scheme.pairing == ("neighbours" if family == "cohere2" else "halves")
 
 
 @pytest.mark.parametrize(
@@ -221,6 +221,7 @@ NO_TABLE = Stored({})
 T5, MPNET = (partial(read, binder=NO_TABLE, side="encoder") for read in (schemes.t5_bias, schemes.mpnet_bias))
 DEBERTA = partial(schemes.deberta_log_buckets, binder=NO_TABLE)
 BUCKETS, DISTANCE = "relative_attention_num_buckets", "relative_attention_max_distance"
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LOGS = {"relative_attention": True, "max_position_embeddings": 9}
 
 
@@ -234,6 +235,11 @@ LOGS = {"relative_attention": True, "max_position_embeddings": 9}
         (schemes.rotary, {**HEAD, "rope_scaling": 2.0}, "'rope_scaling'"),
         (schemes.rotary, {**HEAD, "rope_parameters": {"full_attention": {}}}, "one set per layer type"),
         (schemes.layered_rotary, {**HEAD, "rope_parameters": {"full_attention": 1}}, "must be an object"),
+        *(
+            (schemes.layered_rotary, {**HEAD, "rope_parameters": flat}, "one set per layer type")
+            for flat in ({"rope_type": "linear", "factor": 2.0}, {"type": "linear"}, {"factor": 2.0})
+        ),
+        (schemes.rotary, {**HEAD, "rope_parameters": LLAMA3}, "'max_position_embeddings'"),
         (partial(schemes.rotary, share=0.01), HEAD, "0 .*16"),
         (schemes.alibi, {}, "'num_attention_heads'"),
         (T5, {BUCKETS: 3, DISTANCE: 128}, f"'{DISTANCE}': .*buckets=3, max_distance=128"),
@@ -250,34 +256,25 @@ def test_configs_that_make_no_sense_are_refused(
         read(Config(config))
 
 
-def test_numbers_of_t5_come_from_the_config() -> None:
-    numbers = {BUCKETS: 8, DISTANCE: 20, "num_attention_heads": 3}
-    for side in ("encoder", "decoder"):
-        scheme = schemes.t5_bias(Config(numbers), Stored({}), side)
-        assert (scheme.buckets, scheme.max_distance, scheme.bidirectional) == (8, 20, side == "encoder")
-        assert scheme.table.shape == (8, 3)  # asked for so; another shape is an error of the checkpoint
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_numbers_of_t5_come_from_the_config(side: str) -> None:
+    scheme = schemes.t5_bias(Config({BUCKETS: 8, DISTANCE: 20, "num_attention_heads": 3}), NO_TABLE, side)
+    assert (scheme.buckets, scheme.max_distance, scheme.bidirectional) == (8, 20, side == "encoder")
+    assert scheme.table.shape == (8, 3)  # asked for so; another shape is an error of the checkpoint
 
 
 def test_deberta_numbers_come_from_the_config() -> None:
-    stored = {
-        "encoder.rel_embeddings.weight": normal(40, 6),
-        "encoder.LayerNorm.weight": normal(6, seed=6),
-        "encoder.LayerNorm.bias": normal(6, seed=7),
-    }
-    table, weight, bias = stored.values()
-    binder = Stored(stored)
+    table, weight, bias = normal(40, 6), normal(6, seed=6), normal(6, seed=7)
+    norm = {"encoder.LayerNorm.weight": weight, "encoder.LayerNorm.bias": bias}
+    binder = Stored({"encoder.rel_embeddings.weight": table, **norm})
 
-    def read(**more: Any) -> schemes.LogBuckets:
+    def read(**more: Any) -> Any:
         binder.asked.clear()
-        config = {"relative_attention": True, "hidden_size": 6, "max_position_embeddings": 17, **more}
-        scheme = schemes.deberta_log_buckets(minibert.FAMILIES["deberta-v2"].configure(config), binder)
-        assert scheme is not None
-        return scheme
+        config = {"hidden_size": 6, "max_position_embeddings": 17, "relative_attention": True, **more}
+        return schemes.deberta_log_buckets(minibert.FAMILIES["deberta-v2"].configure(config), binder)
 
-    assert schemes.deberta_log_buckets(Config({"relative_attention": False}), binder) is None
-    assert schemes.deberta_log_buckets(Config({}), binder) is None
-    assert not binder.asked
-
+    for none in ({"relative_attention": False}, {}):
+        assert schemes.deberta_log_buckets(Config(none), binder) is None and not binder.asked
     plain = read(position_buckets=8, norm_rel_ebd="none")
     assert (plain.buckets, plain.max_positions) == (8, 17)
     assert binder.asked == {"encoder.rel_embeddings.weight": (16, 6)}
@@ -292,3 +289,124 @@ def test_deberta_numbers_come_from_the_config() -> None:
     assert read(max_relative_positions=0).max_positions == 17
     with pytest.raises(CheckpointError, match="'position_buckets'"):
         read(position_buckets="many")
+
+
+STORED: dict[str, dict[str, Any]] = json.loads((REFERENCE / "rotary_scaling.json").read_text(encoding="utf-8"))
+FAMILY = {name: stored["family"].replace("gemma3", "gemma3_text") for name, stored in STORED.items()}
+FREQUENCY_TOLERANCE = 2.5e-7  # relative: measured 8.5e-8, the last bit of a power
+SAME_FREQUENCIES_TOLERANCE = 2.4e-7  # cos and sin of the reference's own at positions up to 163839: measured 1.2e-7
+ROUNDING = 6e-7  # of each frequency: float32 against float64; measured 2.4e-7
+
+
+def respelled(config: dict[str, Any]) -> dict[str, Any]:
+    """The same config in the other spelling: `rope_parameters` with "rope_type", or `rope_scaling` with "type"."""
+    config = dict(config)
+    inner = dict(config.pop("rope_scaling", {}) or config.pop("rope_parameters"))
+    if "rope_theta" in inner:
+        kind, theta = inner.pop("rope_type"), inner.pop("rope_theta")
+        return {**config, "rope_scaling": {**inner, "type": kind}, "rope_theta": theta}
+    kind = inner.pop("type", None) or inner.pop("rope_type")
+    theta = config.pop("rope_theta", config.pop("rotary_emb_base", 1e4))
+    return {**config, "rope_parameters": {**inner, "rope_type": kind, "rope_theta": theta}}
+
+
+def test_each_rule_has_a_stored_setting() -> None:
+    assert {name.partition(" ")[0].strip(",") for name in STORED} == {*RULES, "by"} - {"default"}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_both_spellings_give_the_reference_s_numbers(name: str) -> None:
+    """Frequencies, the factor, cos and sin, up to the longest text; of a scheme that was pickled, too."""
+    config = STORED[name]["config"]
+    for source in (config, config if "layer type" in name else respelled(config)):
+        scheme = pickle.loads(pickle.dumps(scheme_of(FAMILY[name], source)))
+        for text in STORED[name]["texts"]:
+            layer_type, theirs = text["layer_type"], np.array(text["frequencies"], np.float32)
+            rotation = scheme.rotations[layer_type]
+            np.testing.assert_allclose(rotation.frequencies, theirs, rtol=FREQUENCY_TOLERANCE, atol=0)
+            assert rotation.attention_factor == text["factor"]
+            same = rotary_angles(text["positions"], theirs, text["factor"])
+            last_bits = 2 * FREQUENCY_TOLERANCE * text["length"] * theirs.max() + SAME_FREQUENCIES_TOLERANCE
+            rotary = scheme.rotary(text["positions"], layer_type)
+            for ours, shared, key in zip(rotary, same, ("cos", "sin"), strict=True):
+                want = np.tile(np.array(text[key], np.float32), 2)
+                assert ours.dtype == np.float32 and ours.shape == want.shape
+                assert np.abs(shared - want).max() <= SAME_FREQUENCIES_TOLERANCE
+                assert np.abs(ours - want).max() <= last_bits
+
+
+def test_what_the_rows_of_ministral_and_gemma_say_of_their_own_rotation() -> None:
+    head = {**HEAD, "max_position_embeddings": 4096}
+    scaled = scheme_of("ministral3", head)  # yarn, and a factor of queries from 16,384 tokens on
+    assert scaled.growth == (0.1, 16384) and scaled.rotations[None].original_length == 16384
+    factors = scaled.query_factor([16383, 16384, 3 * 16384])
+    np.testing.assert_allclose(factors, [1, 1 + 0.1 * np.log(2), 1 + 0.1 * np.log(4)], rtol=1e-6)
+    layered = scheme_of("gemma3_text", head).frequencies
+    for layer_type, theta in (("full_attention", 1e6), ("sliding_attention", 1e4)):
+        np.testing.assert_array_equal(layered[layer_type], rotary_frequencies(256, theta))
+
+
+# -- pair by pair in float64 ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dim", "base"), [(8, 10000.0), (64, 500000.0), (6, 20.0)])
+@pytest.mark.parametrize("truncate", [True, False])
+@pytest.mark.parametrize(
+    ("length", "fast", "slow"),
+    # as published; one pair wide or none; from before the first pair; to past the last
+    [(2048, 32.0, 1.0), (64, 4.0, 4.0), (64, 32.0, 4.0), (2048, 1e9, 1.0), (2**40, 32.0, 1e-9)],
+)
+def test_yarn(dim: int, base: float, truncate: bool, length: int, fast: float, slow: float) -> None:
+    low, high = (dim * math.log(length / (2 * math.pi * turns)) / (2 * math.log(base)) for turns in (fast, slow))
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    ramps = [min(max((i - low) / (high - low or 0.001), 0.0), 1.0) for i in range(dim // 2)]
+    want = [base ** (-2 * i / dim) * (ramp / 4 + 1 - ramp) for i, ramp in enumerate(ramps)]
+    found = scaling.yarn_frequencies(dim, base, 4.0, length, fast, slow, truncate)
+    np.testing.assert_allclose(found, want, rtol=ROUNDING, atol=0)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 40.0])
+def test_factor_of_yarn(factor: float) -> None:
+    one, some, few = (0.1 * scale * math.log(max(factor, 1)) + 1 for scale in (1, 0.7, 0.3))
+    assert scaling.yarn_attention_factor(factor, 0.7, 0.3) == pytest.approx(some / few)
+    for alone in ({}, {"mscale": 0.7}, {"mscale_all_dim": 0.3}):  # one of the two counts for nothing
+        assert scaling.yarn_attention_factor(factor, **alone) == pytest.approx(one)
+
+
+# -- what is refused -----------------------------------------------------------------------------------------------
+
+
+UNSCALED: list[tuple[dict[str, Any], str]] = [
+    ({"rope_type": "linear"}, "'factor' .*None"), ({"rope_type": "linear", "factor": 0}, "'factor' .* 0;"),
+    ({"rope_type": "llama3", "factor": True}, "'factor' .*True"), ({"rope_type": "yarn"}, "'factor' .*None"),
+    ({"rope_type": "dynamic", "factor": 2.0}, "'dynamic'"),
+    ({"rope_type": "yarn", "factor": 2.0, "rope_theta": 1}, "base=1"),
+    ({"rope_type": "yarn", "factor": 2.0, "mscale": "1", "mscale_all_dim": 1}, "'mscale' .*'1'"),
+    *(({**kind, "short_factor": [1.0] * 8}, "'longrope'") for kind in ({"rope_type": "longrope"}, {"type": "yarn"})),
+    ({**LLAMA3, "original_max_position_embeddings": -1}, "'original_max_position_embeddings' .*-1"),
+    ({"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 1.5}, "24 .*16"),
+    ({"rope_type": "mrope"}, "'mrope' .*default, linear"), ({"rope_type": ["linear"]}, "does not compute"),
+    ({"type": None}, "None"),
+]  # fmt: skip
+LONG = {**HEAD, "max_position_embeddings": 4096}
+
+
+@pytest.mark.parametrize(("parameters", "message"), UNSCALED)
+def test_configs_that_no_frequencies_can_be_made_of(parameters: dict[str, Any], message: str) -> None:
+    layered = dict.fromkeys(("full_attention", "sliding_attention"), parameters)
+    for read, given in ((schemes.rotary, parameters), (schemes.layered_rotary, layered)):
+        with pytest.raises(CheckpointError, match=message):
+            read(Config({**LONG, "rope_parameters": given}))
+
+
+def test_truncate_is_read_beside_the_layer_types_alone() -> None:
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+
+    def frequencies(beside: dict[str, Any], inside: dict[str, Any]) -> Any:
+        parameters = dict.fromkeys(("full_attention", "sliding_attention"), yarn | inside) | beside
+        found = schemes.layered_rotary(Config({**LONG, "rope_parameters": parameters}))
+        return found.frequencies["full_attention"].tolist()
+
+    assert frequencies({}, {"truncate": False}) == frequencies({}, {}) != frequencies({"truncate": False}, {})

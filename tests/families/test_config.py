@@ -28,29 +28,21 @@ CONSTANT = (str, int, float, bool, frozenset, FunctionType, type(None))
 def constants_in(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """All that can be reached from a value, with the way to it."""
     yield path, value
-    if isinstance(value, Frozen):
-        for name, item in vars(value).items():
-            yield from constants_in(item, f"{path}.{name}")
-    elif isinstance(value, tuple):
-        for i, item in enumerate(value):
-            yield from constants_in(item, f"{path}[{i}]")
-    elif isinstance(value, MappingProxyType):
-        for name, item in value.items():
-            yield from constants_in(item, f"{path}[{name!r}]")
-    elif isinstance(value, partial):
-        yield from constants_in(value.args, f"{path}.args")
-        assert not value.keywords, f"{path}: keywords of a partial can be changed"
+    inside: Any = ()
+    if isinstance(value, Frozen | MappingProxyType):
+        inside = (vars(value) if isinstance(value, Frozen) else value).items()
+    elif isinstance(value, tuple | partial):
+        inside = enumerate(value if isinstance(value, tuple) else value.args)
+        assert not getattr(value, "keywords", None), f"{path}: keywords of a partial can be changed"
+    for name, item in inside:
+        yield from constants_in(item, f"{path}.{name}")
 
 
 def test_nothing_in_the_table_of_families_can_be_changed() -> None:
     found = dict(constants_in(MappingProxyType(dict(FAMILIES)), "FAMILIES"))
-    assert len(found) > 1000 and "FAMILIES['bert'].steps[0].names" in found  # the walk went all the way down
-    changeable = {
-        path: type(value).__name__
-        for path, value in found.items()
-        if not isinstance(value, (*CONSTANT, Frozen, tuple, MappingProxyType, partial))
-    }
-    assert changeable == {}
+    assert len(found) > 1000 and "FAMILIES.bert.steps.0.names" in found  # the walk went all the way down
+    fixed = (*CONSTANT, Frozen, tuple, MappingProxyType, partial)
+    assert {path: type(value).__name__ for path, value in found.items() if not isinstance(value, fixed)} == {}
 
 
 def test_a_row_keeps_what_it_was_made_of() -> None:
@@ -81,25 +73,14 @@ def test_every_row_may_be_sent_to_another_process(name: str) -> None:
             copied.model_type = "other"
 
 
-# -- config --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Config:
-    return minibert.load(write(tmp_path, T5)).config
-
-
-def test_a_config_says_that_it_is_read_only(config: Config) -> None:
+def test_a_config_says_that_it_is_read_only_and_may_be_copied_and_sent(tmp_path: Path) -> None:
+    config = minibert.load(write(tmp_path, T5)).config
     for key in ("hidden_size", "d_model", "new", "_data"):
         with pytest.raises(AttributeError, match=key):
             setattr(config, key, 3)
         with pytest.raises(AttributeError):
             delattr(config, key)
-    assert config.hidden_size == 8
-
-
-def test_a_config_may_be_copied_and_sent(config: Config) -> None:
-    for copied in (pickle.loads(pickle.dumps(config)), copy.deepcopy(config), copy.copy(config)):
+    for copied in (config, pickle.loads(pickle.dumps(config)), copy.deepcopy(config), copy.copy(config)):
         assert copied == config and copied.hidden_size == 8 and copied.n_positions == 512
         assert copied.pad_token_id == 0  # a default of the family
         with pytest.raises(TypeError):
@@ -165,20 +146,16 @@ def test_a_default_is_that_of_the_reference_s_class(name: str) -> None:
     assert ours.keys() - theirs.keys() == UNLISTED.get(name, set())
 
 
-@pytest.mark.parametrize(
-    ("name", "config", "windows"),
-    [
-        ("mistral", {}, [4095] * 2),
-        ("ministral3", {}, [None] * 2),
-        ("modernbert", {}, [None, 64, 64, None, 64]),
-        ("gemma3_text", {}, [4095] * 5 + [None, 4095]),
-        ("embedding_gemma2_text", {"num_hidden_layers": 8}, [512] * 5 + [None, 512, None]),
-        ("ultrabert", {}, [128, 128, None, 128]),
-        ("ultrabert", {"attention_windows": [None, 0, 7, 9], "num_hidden_layers": 4}, [None, None, 7, 7]),
-        ("qwen2", {}, [None] * 30),
-        ("qwen3", {"use_sliding_window": True}, [None] * 28 + [4095] * 2),
-    ],
-)
+WINDOWS: list[tuple[str, dict[str, Any], list[int | None]]] = [
+    ("mistral", {}, [4095] * 2), ("ministral3", {}, [None] * 2), ("modernbert", {}, [None, 64, 64, None, 64]),
+    ("gemma3_text", {}, [4095] * 5 + [None, 4095]), ("ultrabert", {}, [128, 128, None, 128]),
+    ("embedding_gemma2_text", {"num_hidden_layers": 8}, [512] * 5 + [None, 512, None]),
+    ("ultrabert", {"attention_windows": [None, 0, 7, 9], "num_hidden_layers": 4}, [None, None, 7, 7]),
+    ("qwen2", {}, [None] * 30), ("qwen3", {"use_sliding_window": True}, [None] * 28 + [4095] * 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "config", "windows"), WINDOWS)
 def test_windows_by_default(name: str, config: dict[str, Any], windows: list[int | None]) -> None:
     row = BLOCKS[name]
     read = row.configure(FAMILIES[name], config, "config.json")

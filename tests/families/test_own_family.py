@@ -60,11 +60,8 @@ class Turned(Step):
         return None
 
     def apply(self, module: None, inputs: Inputs, x: Array, record: Record = None) -> Array:
-        if self.layout == "float64":
-            return x.astype(np.float64)
-        if self.layout == "apart":
-            return np.repeat(x, 2, axis=-1)[..., ::2]
-        return np.asfortranarray(x)
+        apart = {"float64": x.astype(np.float64), "apart": np.repeat(x, 2, axis=-1)[..., ::2]}
+        return apart.get(self.layout, np.asfortranarray(x))
 
 
 @pytest.mark.parametrize("layout", ["fortran", "apart", "float64"])
@@ -86,16 +83,14 @@ def test_a_step_of_one_s_own_may_lay_rows_out_as_it_likes(tmp_path: Path, layout
 
 
 def test_a_row_that_does_not_fit_is_told_what_is_missing(tensors: dict[str, Array]) -> None:
-    row = minibert.Family(model_type="mine", steps=(Tokens(path="token"), Positions(path="pos")))
-    nearest = r"no tensor for 'token.weight'; .*the nearest name there is 'tok.weight'"
-    with pytest.raises(CheckpointError, match=nearest):
-        minibert.load("./mine", family=row)
-    row = minibert.Family(model_type="mine", steps=(Tokens(path="tok"),), checked_prefixes=("pos.", "ln."))
-    with pytest.raises(CheckpointError, match=r"ln.bias, ln.weight, pos.weight"):
-        minibert.load("./mine", family=row)
-    row = minibert.Family(model_type="mine", steps=(Tokens(path="tok", width="width"),))
-    with pytest.raises(CheckpointError, match=r"^\./mine: config.json: 'width'"):
-        minibert.load("./mine", family=row)
+    for steps, checked, says in (
+        ((Tokens(path="token"), Positions(path="pos")), None, "no tensor for 'token.weight'; .* is 'tok.weight'"),
+        ((Tokens(path="tok"),), ("pos.", "ln."), r"ln.bias, ln.weight, pos.weight"),
+        ((Tokens(path="tok", width="width"),), None, r"^\./mine: config.json: 'width'"),
+    ):
+        more = {} if checked is None else {"checked_prefixes": checked}
+        with pytest.raises(CheckpointError, match=says):
+            minibert.load("./mine", family=minibert.Family(model_type="mine", steps=steps, **more))
 
 
 def test_a_step_with_a_field_too_many_or_too_few_is_refused() -> None:

@@ -19,7 +19,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> EmbeddingLayer:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Array:
-    """The tiny BERT's output from the simplest possible file."""
     return result(write(tmp_path_factory.mktemp("plain")))
 
 

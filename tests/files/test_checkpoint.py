@@ -1,5 +1,5 @@
-"""Files of tensors, and the headers in which they say what they hold: what is true is read where it lies, what is not
-is refused, whatever the bytes are.
+"""Files of tensors, the headers in which they say what they hold and the formats of their numbers: what is true is read
+where it lies, what is not is refused, whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -10,38 +10,23 @@ import math
 import os
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import checkpoints
 import numpy as np
 import pytest
-from checkpoints import (
-    BERT,
-    DISTILBERT,
-    ELECTRA,
-    GPT2,
-    IDS,
-    ROBERTA,
-    Array,
-    assemble,
-    entries,
-    numbers,
-    result,
-    same_bits,
-    tensors,
-    write,
-    write_index,
-    write_shards,
-)
+from checkpoints import BERT, GPT2, IDS, Array, pack, result, same_bits, tensors, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minibert
 from minibert import CheckpointError
-from minibert.files.checkpoint import SafetensorsFile, open_folder, parse_header
+from minibert.files.checkpoint import BITS, SafetensorsFile, open_folder, parse_header
+from minibert.files.tables import NUMPY_DTYPE, as_table, convert
 
 WORD = "embeddings.word_embeddings.weight"
-
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at the process in /proc")
 
 
@@ -53,15 +38,14 @@ def test_tables_are_the_file_s_bytes_mapped_and_read_only(tmp_path: Path) -> Non
     layer = minibert.load(folder)
     weight = layer.word_embeddings.weight
     assert same_bits(np.array(weight), tensors(BERT)[WORD])
-    assert layer.word_embeddings.weight is weight or np.shares_memory(layer.word_embeddings.weight, weight)
+    assert np.shares_memory(layer.word_embeddings.weight, weight)
     assert not weight.flags.owndata and not weight.flags.writeable
     with pytest.raises(ValueError):
         weight[0, 0] = 1
     # a map shows what the file holds now: a copy would not
     path = folder / "model.safetensors"
-    place = next(tensor for tensor in SafetensorsFile(path).tensors.values() if tensor.name == WORD)
     with open(path, "r+b") as file:
-        file.seek(place.start)
+        file.seek(SafetensorsFile(path).tensors[WORD].start)
         file.write(struct.pack("<f", 42.0))
     assert weight[0, 0] == 42.0 and layer.word_embeddings([0])[0, 0] == 42.0
 
@@ -80,8 +64,8 @@ def test_a_file_is_mapped_once_and_its_handle_closed_and_without_a_map_it_may_go
     assert not layer.word_embeddings.weight.flags.writeable
     mapped = minibert.load(folder)
     mapped(IDS)
-    lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line]
-    assert len(lines) == 1 and " r--" in lines[0]
+    (line,) = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line]
+    assert " r--" in line
     assert len(handles(folder)) <= 1  # Python's map keeps one of its own
     mapped.close()
     (folder / "model.safetensors").write_bytes(b"")
@@ -98,9 +82,6 @@ def test_data_may_begin_at_any_byte(tmp_path: Path, plain: Array, shift: int) ->
     assert same_bits(result(folder, mmap=False), plain)
     assert same_bits(result(folder, dtype="float64"), result(write(tmp_path / "even"), dtype="float64"))
     assert same_bits(layer.embed([]), np.empty((0, 8), np.float32))
-
-
-# -- names ---------------------------------------------------------------------------------------------------------
 
 
 def test_metadata_may_name_the_twin_that_was_dropped_and_renames_none_that_is_stored(
@@ -132,7 +113,7 @@ def test_a_file_cut_short_between_its_header_and_its_numbers(tmp_path: Path) -> 
 # -- tensors that do not fit ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", [BERT, ROBERTA, DISTILBERT, GPT2, ELECTRA])
+@pytest.mark.parametrize("config", [BERT, checkpoints.ROBERTA, checkpoints.DISTILBERT, GPT2, checkpoints.ELECTRA])
 def test_each_missing_tensor_is_named(tmp_path: Path, config: dict[str, Any]) -> None:
     for i, name in enumerate(tensors(config)):
         named = tensors(config)
@@ -146,12 +127,12 @@ def test_a_size_of_0_in_both_config_and_file(tmp_path: Path) -> None:
     named = tensors(BERT) | {WORD: np.zeros((0, 8), np.float32)}
     with pytest.raises(CheckpointError):
         minibert.load(write(tmp_path / "rows", {**BERT, "vocab_size": 0}, named))
-    header, _ = entries(tensors(GPT2))
+    header, _ = checkpoints.entries(tensors(GPT2))
     for name in header:  # sizes that NumPy cannot even write down, for no bytes at all
         header[name] |= {"shape": [0, 2**62], "data_offsets": [0, 0]}
     config = {**GPT2, "vocab_size": 0, "n_positions": 0, "n_embd": 2**62}
     folder = write(tmp_path / "wide", config, {})
-    (folder / "model.safetensors").write_bytes(assemble(header, b""))
+    (folder / "model.safetensors").write_bytes(checkpoints.assemble(header, b""))
     with pytest.raises(CheckpointError):
         minibert.load(folder)
 
@@ -162,7 +143,9 @@ def test_a_size_of_0_in_both_config_and_file(tmp_path: Path) -> None:
 @pytest.fixture
 def shards(tmp_path: Path) -> Path:
     named = tensors(BERT)
-    return write_shards(tmp_path, BERT, [{WORD: named.pop(WORD)}, named, {"encoder.rest": numbers(3)}])
+    return checkpoints.write_shards(
+        tmp_path, BERT, [{WORD: named.pop(WORD)}, named, {"encoder.rest": np.ones(3, "f4")}]
+    )
 
 
 def test_a_shard_is_opened_when_it_is_needed_and_named_where_it_is_bad(shards: Path, plain: Array) -> None:
@@ -170,23 +153,20 @@ def test_a_shard_is_opened_when_it_is_needed_and_named_where_it_is_bad(shards: P
     third.unlink()
     assert same_bits(result(shards), plain) and same_bits(result(shards, mmap=False), plain)
     second.unlink()
-    says = "has no model-00002-of-00003.safetensors, which model.safetensors.index.json lists; fetch the missing shard"
-    with pytest.raises(CheckpointError, match=says):
+    with pytest.raises(CheckpointError, match=f"{second.name}, which model.safetensors.index.json lists"):
         minibert.load(shards)
     first.write_bytes(first.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match=r"model-00001-of-00003.safetensors"):
+    with pytest.raises(CheckpointError, match=first.name):
         minibert.load(shards)
 
 
 def test_an_index_of_another_save(shards: Path) -> None:
-    folder, elsewhere = shards, "model-00002-of-00003.safetensors"
-    weight_map = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
-    write_index(folder, weight_map | {WORD: elsewhere})
-    with pytest.raises(CheckpointError, match=f"'{WORD}'.*{elsewhere}"):
-        minibert.load(folder)
-    write_index(folder, {name: file for name, file in weight_map.items() if name != WORD})
-    with pytest.raises(CheckpointError, match=WORD):
-        minibert.load(folder)
+    elsewhere = "model-00002-of-00003.safetensors"
+    weight_map = json.loads((shards / "model.safetensors.index.json").read_text())["weight_map"]
+    for changed, says in ((weight_map | {WORD: elsewhere}, f"'{WORD}'.*{elsewhere}"), ({"rest": elsewhere}, WORD)):
+        checkpoints.write_index(shards, changed)
+        with pytest.raises(CheckpointError, match=says):
+            minibert.load(shards)
 
 
 NO_FILES = [
@@ -206,20 +186,13 @@ def test_a_damaged_index(tmp_path: Path, text: bytes) -> None:
         minibert.load(tmp_path)
 
 
-def test_shards_that_are_no_files(shards: Path) -> None:
+def test_shards_that_are_no_files_and_the_single_file_goes_before_an_index(shards: Path, plain: Array) -> None:
     (shards / "folder").mkdir()
     for name in ("folder", "nul\x00", "\udcff", "\ud800", "x" * 5000):
-        write_index(shards, dict.fromkeys(tensors(BERT), name))
+        checkpoints.write_index(shards, dict.fromkeys(tensors(BERT), name))
         with pytest.raises(CheckpointError):
             minibert.load(shards)
-
-
-def test_the_single_file_goes_before_an_index(tmp_path: Path, plain: Array) -> None:
-    write_index(write(tmp_path), {WORD: "absent.safetensors"})
-    assert same_bits(result(tmp_path), plain)
-
-
-# -- folders -------------------------------------------------------------------------------------------------------
+    assert same_bits(result(write(shards)), plain)
 
 
 def test_without_a_file_of_tensors(tmp_path: Path) -> None:
@@ -233,9 +206,7 @@ def test_without_a_file_of_tensors(tmp_path: Path) -> None:
 
 @linux
 def test_a_failed_load_leaves_nothing_open(tmp_path: Path) -> None:
-    named = tensors(BERT)
-    del named["embeddings.LayerNorm.bias"]
-    folder = write(tmp_path, BERT, named)
+    folder = write(tmp_path, BERT, {WORD: tensors(BERT)[WORD]})
     with pytest.raises(CheckpointError):
         minibert.load(folder)
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
@@ -247,56 +218,36 @@ def test_a_failed_load_leaves_nothing_open(tmp_path: Path) -> None:
 
 A = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 B = {"dtype": "F32", "shape": [1], "data_offsets": [8, 12]}
+FIELDS: dict[str, tuple[Any, ...]] = {  # of A, which has eight bytes; `...`: none
+    # too large, too small, negative; that overflow, that wrap around to the right one, beyond 64 bits; of another kind
+    "shape": ([3], [1], [-1, -2], [2**62, 2**3], [2**33, 2**31 + 1], [2**64 + 2], [2.0], ["2"], 2, "2", ...),
+    "dtype": ("F99", ["F32"], "F64", ...),
+    "data_offsets": ([8, 0], [0], [0, 8, 8], [-8, 0], [0.0, 8.0], [2**64, 2**64 + 8], ...),
+}
 LIES: dict[str, tuple[Any, int]] = {
-    "a hole before the first": ({"a": {**A, "data_offsets": [4, 12]}}, 12),
-    "a hole between two": ({"a": A, "b": {**B, "data_offsets": [12, 16]}}, 16),
-    "an overlap": ({"a": A, "b": {**B, "data_offsets": [4, 8]}}, 8),
-    "the same place twice": ({"a": A, "b": A}, 8),
-    "more bytes than described": ({"a": A}, 12),
-    "fewer bytes than described": ({"a": A}, 4),
-    "no bytes at all": ({"a": A}, 0),
-    "a shape too large for its bytes": ({"a": {**A, "shape": [3]}}, 8),
-    "a shape too small for its bytes": ({"a": {**A, "shape": [1]}}, 8),
-    "a negative size": ({"a": {**A, "shape": [-1, -2]}}, 8),
-    "a size that overflows": ({"a": {**A, "shape": [2**62, 2**3]}}, 8),
-    "sizes that wrap around to the right one": ({"a": {**A, "shape": [2**33, 2**31 + 1]}}, 8),
-    "a size beyond 64 bits": ({"a": {**A, "shape": [2**64 + 2]}}, 8),
-    "a size that is a float": ({"a": {**A, "shape": [2.0]}}, 8),
+    **{
+        f"{field} {value}": ({"a": {key: of for key, of in {**A, field: value}.items() if of is not ...}}, 8)
+        for field, values in FIELDS.items()
+        for value in values
+    },
     "a size that is true": ({"a": {**B, "shape": [True], "data_offsets": [0, 4]}}, 4),
-    "a size that is a text": ({"a": {**A, "shape": ["2"]}}, 8),
-    "a shape that is a number": ({"a": {**A, "shape": 2}}, 8),
-    "a shape that is a text": ({"a": {**A, "shape": "2"}}, 8),
-    "no shape": ({"a": {"dtype": "F32", "data_offsets": [0, 8]}}, 8),
-    "no format": ({"a": {"shape": [2], "data_offsets": [0, 8]}}, 8),
-    "no offsets": ({"a": {"dtype": "F32", "shape": [2]}}, 8),
-    "an unknown format": ({"a": {**A, "dtype": "F99"}}, 8),
-    "a format that is a list": ({"a": {**A, "dtype": ["F32"]}}, 8),
-    "another format of another size": ({"a": {**A, "dtype": "F64"}}, 8),
-    "offsets the wrong way round": ({"a": {**A, "data_offsets": [8, 0]}}, 8),
-    "one offset": ({"a": {**A, "data_offsets": [0]}}, 8),
-    "three offsets": ({"a": {**A, "data_offsets": [0, 8, 8]}}, 8),
-    "negative offsets": ({"a": {**A, "data_offsets": [-8, 0]}}, 8),
-    "offsets that are floats": ({"a": {**A, "data_offsets": [0.0, 8.0]}}, 8),
     # whose bytes say nothing of its sizes: nought times any number is nought
     **{
         f"an empty tensor {shape}": ({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}, 0)
         for shape in ([0, 2**63], [2**70, 0], [0, -1])
     },
-    "offsets beyond 64 bits": ({"a": {**A, "data_offsets": [2**64, 2**64 + 8]}}, 8),
-    "a tensor that is a number": ({"a": 3}, 0),
-    "a tensor that is null": ({"a": None}, 0),
-    "a list": ([], 0),
-    "a number": (b"3", 0),
-    "nothing": (b"", 0),
-    "no JSON": (b"{'a': 1}", 0),
+    "a hole before the first": ({"a": {**A, "data_offsets": [4, 12]}}, 12),
+    "a hole between two": ({"a": A, "b": {**B, "data_offsets": [12, 16]}}, 16),
+    "an overlap": ({"a": A, "b": {**B, "data_offsets": [4, 8]}}, 8),
+    "the same place twice": ({"a": A, "b": A}, 8),
+    **{f"eight bytes described, {size} there": ({"a": A}, size) for size in (12, 4, 0)},
+    **{f"no object: {text!r}": (text, 0) for text in (b"[]", b"3", b"", b"{'a': 1}", b'{"a": 3}', b'{"a": null}')},
     "no UTF-8": (b'{"\xff": 1}', 0),
     "a name twice": (b'{"a": %b, "a": %b}' % ((json.dumps(A).encode(),) * 2), 8),
     "a field twice": (b'{"a": {"dtype": "F32", "shape": [2], "shape": [2], "data_offsets": [0, 8]}}', 8),
     "depth without end": (b"[" * 100_000, 0),
     "depth inside": (b'{"a": ' + b'{"a": ' * 100_000, 0),
-    "metadata that is a list": ({"__metadata__": ["x"], "a": A}, 8),
-    "metadata that is a text": ({"__metadata__": "x", "a": A}, 8),
-    "metadata that holds numbers": ({"__metadata__": {"x": 3}, "a": A}, 8),
+    **{f"metadata {held}": ({"__metadata__": held, "a": A}, 8) for held in (["x"], "x", {"x": 3})},
 }
 
 
@@ -304,7 +255,7 @@ LIES: dict[str, tuple[Any, int]] = {
 def test_a_header_that_lies(tmp_path: Path, lie: str) -> None:
     header, size = LIES[lie]
     folder = write(tmp_path)
-    (folder / "model.safetensors").write_bytes(assemble(header, bytes(size)))
+    (folder / "model.safetensors").write_bytes(checkpoints.assemble(header, bytes(size)))
     with pytest.raises(CheckpointError, match=r"model.safetensors"):
         minibert.load(folder)
     # our own reading of the header holds without safetensors' judgement too: lazily fetched files have none
@@ -317,15 +268,10 @@ FOREIGN = [b"\xff" * 64, b"{}", b"PK\x03\x04" + bytes(100), b"\x80\x02}q\x00." +
 CUT = [*map(bytes, (0, 1, 7, 8, 64)), *(size.to_bytes(8, "little") + b"{}" for size in (2**63, 100_000_001, 3))]
 
 
-NOT_WHOLE = r"model.safetensors: not a whole safetensors file \(.*\); .* fetch it again"
-POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 440449768\n"
-LEFT_BEHIND = "is a Git LFS pointer, not the tensors; run git lfs pull"
-
-
-@pytest.mark.parametrize(("content", "says"), [*((each, NOT_WHOLE) for each in FOREIGN + CUT), (POINTER, LEFT_BEHIND)])
-def test_a_foreign_or_truncated_file(tmp_path: Path, content: bytes, says: str) -> None:
+@pytest.mark.parametrize("content", FOREIGN + CUT)
+def test_a_foreign_or_truncated_file(tmp_path: Path, content: bytes) -> None:
     (write(tmp_path) / "model.safetensors").write_bytes(content)
-    with pytest.raises(CheckpointError, match=says):
+    with pytest.raises(CheckpointError, match=r"model.safetensors: not a whole safetensors file \(.*\); "):
         minibert.load(tmp_path)
 
 
@@ -365,3 +311,105 @@ def test_mutated_bytes_are_refused_or_read_right(
     agrees_with_safetensors(path)
     with contextlib.suppress(CheckpointError):
         assert result(folder).shape == plain.shape
+
+
+POSITION = "embeddings.position_embeddings.weight"
+
+
+NARROW: dict[str, Callable[[int], float]] = {  # what bits mean, by the standard library
+    "F16": lambda bits: struct.unpack("<e", bits.to_bytes(2, "little"))[0],
+    "BF16": lambda bits: struct.unpack("<f", (bits << 16).to_bytes(4, "little"))[0],
+}
+
+
+def same_numbers(a: Array, b: Array) -> bool:
+    """Equal with the sign of zero, and NaN where NaN is."""
+    return bool(np.array_equal(a, b, equal_nan=True) and (np.signbit(a) == np.signbit(b))[~np.isnan(b)].all())
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("kind", NARROW)
+def test_every_narrow_number_is_converted_exactly(
+    tmp_path: Path, kind: str, dtype: str, shift: int, mmap: bool
+) -> None:
+    stored = kind, (1 << 12, 16), np.arange(1 << 16, dtype="<u2").tobytes()
+    (tmp_path / "model.safetensors").write_bytes(pack({"before": checkpoints.numbers(3), "table": stored}, shift=shift))
+    truth = np.array([NARROW[kind](bits) for bits in range(1 << 16)]).reshape(-1, 16)
+    table = open_folder(str(tmp_path), mmap).table("table", dtype)
+    assert table.stored == kind and table.dtype == dtype and table.shape == truth.shape
+    whole = table.array()
+    assert whole.dtype == dtype and not whole.flags.writeable
+    assert same_numbers(whole, truth)
+    assert same_numbers(table.rows(np.arange(len(truth))[::-1]), truth[::-1])
+    assert same_numbers(table.rows(slice(1, 9)), truth[1:9])
+    ids, out = np.array([[0, 3], [7, 7]]), np.empty((2, 2, 16), dtype)
+    assert table.rows(ids, out) is out
+    assert same_numbers(out, truth[ids])
+
+
+@pytest.mark.parametrize("bits", [0x7C00, 0xFC00, 0x7BFF])
+def test_infinity_is_converted_without_a_nan_beside_it(bits: int) -> None:
+    found = convert(np.array([1, bits], "<u2").view("<f2"), "F16", np.dtype("float32"))
+    assert found.tolist() == [2.0**-24, NARROW["F16"](bits)]
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "F64"])
+def test_a_layer_of_another_format_gives_the_rows_its_file_holds(tmp_path: Path, kind: str) -> None:
+    named = {name: checkpoints.as_stored(array, kind) for name, array in tensors(BERT).items()}
+    folder = write(tmp_path / "narrow", BERT, named)
+    layer = minibert.load(folder)
+    held = {name: layer[name.removesuffix(".weight")].weight for name in named if name.endswith("_embeddings.weight")}
+    assert {str(weight.dtype) for weight in held.values()} == {"float32"}
+    norm = {f"embeddings.LayerNorm.{part}": getattr(layer.LayerNorm, part) for part in ("weight", "bias")}
+    wide = write(tmp_path / "wide", BERT, {name: np.array(array) for name, array in (held | norm).items()})
+    assert same_bits(layer(IDS), result(wide))
+    for shift in (1, 2):
+        assert same_bits(result(write(tmp_path / f"shifted{shift}", BERT, named, shift=shift)), result(wide))
+    assert same_bits(result(folder, mmap=False), result(wide))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2"])
+def test_a_table_hands_out_nothing_that_would_change_it(dtype: str) -> None:
+    """Also one over an array of a caller's own, such as the sinusoids that a family computes."""
+    own = np.ones((4, 3), dtype)
+    table = as_table(own)
+    for handed_out in (table.array(), table.stored_numbers, table.rows(slice(0, 2))):
+        with pytest.raises(ValueError):
+            handed_out[0, 0] = 7
+    table.rows(np.array([0, 1]))[...] = 7  # rows by ids are a copy
+    assert (table.array() == 1).all() and own.flags.writeable
+
+
+def test_float64_tables_are_rounded_to_nearest(tmp_path: Path) -> None:
+    finite = [0.1, 1 + 2**-24, 1 + 3 * 2**-24, 2**-150, 1e-40, -1e-300, 1e300, -1e300]
+    hard = [*finite, math.inf, -math.inf, math.nan, -0.0]
+    with np.errstate(all="ignore"):
+        expected = np.array(hard).astype(np.float32)
+    (tmp_path / "model.safetensors").write_bytes(pack({"finite": np.array([finite]), "hard": np.array([hard])}))
+    checkpoint = open_folder(str(tmp_path))
+    for found in (checkpoint.table("hard").rows(np.array([0])), checkpoint.table("hard").array()):
+        assert same_numbers(found, expected[None])  # warnings are errors here
+    assert same_numbers(checkpoint.table("hard", "float64").array(), np.array([hard]))
+    assert same_numbers(checkpoint.table("finite").rows(np.array([0])), expected[None, :8])
+
+
+@pytest.mark.parametrize("kind", sorted(set(BITS) - set(NUMPY_DTYPE)))
+def test_other_formats_are_refused_where_they_are_needed(tmp_path: Path, kind: str) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    named: dict[str, Any] = tensors(BERT)
+    named[POSITION] = (kind, (16, 8), bytes(16 * 8 * BITS[kind] // 8))
+    folder = write(tmp_path, BERT, named)
+    try:
+        with safe_open(str(folder / "model.safetensors"), framework="np"):
+            says = f"tensor '{POSITION}' is stored as {kind}; this layer reads F64, F32, F16, BF16\\Z"
+    except SafetensorError:  # a release that is older than the format
+        says = "not a whole safetensors file"
+    with pytest.raises(CheckpointError, match=says):
+        minibert.load(folder)
+    # outside the input layer it does not matter
+    header, data = checkpoints.entries({**tensors(BERT), "extra": (kind, (2,), bytes(2 * BITS[kind] // 8 or 1))})
+    if BITS[kind] % 8 == 0:
+        assert "extra" in parse_header(json.dumps(header).encode(), 0, len(data), "file")[0]

@@ -1,4 +1,4 @@
-"""Text -> ids: real vocabularies, pairs, cutting, hostile text, with the tokenizers library's own answer as judge. What
+"""Text -> ids: real vocabularies, pairs, cutting, long text, with the tokenizers library's own answer as judge. What
 counts as texts: lists, columns and arrays of str; and what is refused, with its number.
 """
 
@@ -30,68 +30,44 @@ SINAN = [101, 1045, 2572, 8254, 2319, 102]
 LETTERS = st.text("abc we.", max_size=24)
 
 
-HOSTILE = [
-    "",
-    " ",
-    "\n\t\r\x0b\x0c\x1c\x85\u2028",
-    "\x00",
-    "a\x00b",
-    "\ufeffbom",
-    "e\u0301 \u00e9 \ufb01 \u1e9b\u0323",
-    "\u202eright to left\u202c \u200d \u200b",
-    "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1f9\U0001f1f7 \U0001f44d\U0001f3fd",
-    "\u4e2d\u6587 \u30ab\u30bf \ud55c\uae00 \u0e44\u0e17\u0e22 \u0627\u0644",
-    "\uffff\ufffe\ufffd\ue000\U0010ffff",
-    "[SEP] [CLS] [MASK] [PAD] [UNK] [unused5] ##ing",
-    "<s></s><mask><|endoftext|>",
-    "x" * 300,
-    "a." * 100,
-    "\u0300" * 200,
-    "1" * 150 + " 3.14e-10 -- ...",
-]
-
-
-@pytest.fixture(params=["tokens of these texts", "all tokens"])
-def gpt2(request: pytest.FixtureRequest, tmp_path: Path) -> EmbeddingLayer:
-    """A tiny layer with GPT-2's tokens at their real ids, which need no table of this size."""
-    config = {**GPT2, "vocab_size": 50257, "n_embd": 1, "n_positions": 64}
-    write_hollow(tmp_path, config, {"wte.weight": (50257, 1), "wpe.weight": (64, 1)})
-    write_gpt2_tokenizer(tmp_path)
-    if request.param == "all tokens":
-        real: Path = request.getfixturevalue("reference_folder") / "tokenizers"
-        kept = (tmp_path / "merges.txt").read_text(encoding="utf-8").splitlines()[1:]
-        for file in ("vocab.json", "merges.txt"):
-            shutil.copy(real / f"gpt2_{file}", tmp_path / file)
-        every = (tmp_path / "merges.txt").read_text(encoding="utf-8").splitlines()[1:]
-        assert [every[int(place)] for place in FACTS["gpt2"]["merges"]] == kept
-    return minibert.load(tmp_path)
-
-
 # -- real vocabularies ---------------------------------------------------------------------------------------------
 
 
 def test_ids_of_the_sentences_everyone_tries(real: EmbeddingLayer) -> None:
-    batch = real.tokenize("We lived above the clouds")
-    assert list(batch) == ["input_ids", "attention_mask", "token_type_ids"]
-    assert all(array.dtype == np.int64 for array in batch.values())
-    assert batch["input_ids"].tolist() == [CLOUDS]
-    assert batch["attention_mask"].tolist() == [[1] * 7]
-    assert batch["token_type_ids"].tolist() == [[0] * 7]
-    batch = real.tokenize(["We lived above the clouds", "I am Sinan"])
-    assert batch["input_ids"].tolist() == [CLOUDS, [*SINAN, 0]]
-    assert batch["attention_mask"].tolist() == [[1] * 7, [1] * 6 + [0]]
+    for texts, ids, mask in (
+        ("We lived above the clouds", [CLOUDS], [[1] * 7]),
+        (["We lived above the clouds", "I am Sinan"], [CLOUDS, [*SINAN, 0]], [[1] * 7, [1] * 6 + [0]]),
+    ):
+        batch = real.tokenize(texts)
+        assert list(batch) == ["input_ids", "attention_mask", "token_type_ids"]
+        assert all(array.dtype == np.int64 for array in batch.values())
+        assert [array.tolist() for array in batch.values()] == [ids, mask, [[0] * 7] * len(ids)]
     assert [real.tokens(ids_of(real, "x" * length)[0])[1] for length in (100, 101)] == ["xx", "[UNK]"]
     assert real.tokens(SINAN) == ["[CLS]", "i", "am", "sin", "##an", "[SEP]"]
 
 
-def test_gpt2_ids_as_published(gpt2: EmbeddingLayer) -> None:
+@pytest.mark.parametrize("every", [False, True])
+def test_gpt2_ids_as_published(request: pytest.FixtureRequest, tmp_path: Path, every: bool) -> None:
+    """By GPT-2's tokens at their real ids, those of these texts or all, which need no table of this size."""
+    config = {**GPT2, "vocab_size": 50257, "n_embd": 1, "n_positions": 64}
+    write_hollow(tmp_path, config, {"wte.weight": (50257, 1), "wpe.weight": (64, 1)})
+    write_gpt2_tokenizer(tmp_path)
+    if every:
+        real: Path = request.getfixturevalue("reference_folder") / "tokenizers"
+        kept = (tmp_path / "merges.txt").read_text(encoding="utf-8").splitlines()[1:]
+        for file in ("vocab.json", "merges.txt"):
+            shutil.copy(real / f"gpt2_{file}", tmp_path / file)
+        merges = (tmp_path / "merges.txt").read_text(encoding="utf-8").splitlines()[1:]
+        assert [merges[int(place)] for place in FACTS["gpt2"]["merges"]] == kept
+    gpt2 = minibert.load(tmp_path)
     # from the readme and tests of GPT-2's own implementations
-    assert ids_of(gpt2, "Hello world") == [[15496, 995]]
-    assert ids_of(gpt2, " Hello world<|endoftext|>") == [[18435, 995, 50256]]
-    assert ids_of(gpt2, "I use computer") == [[40, 779, 3644]]
-    assert ids_of(gpt2, "Alan Turing theorized that computers would one day become") == [
-        [36235, 39141, 18765, 1143, 326, 9061, 561, 530, 1110, 1716]
-    ]
+    published = {
+        "Hello world": [15496, 995], " Hello world<|endoftext|>": [18435, 995, 50256],
+        "I use computer": [40, 779, 3644],
+        "Alan Turing theorized that computers would one day become":
+            [36235, 39141, 18765, 1143, 326, 9061, 561, 530, 1110, 1716],
+    }  # fmt: skip
+    assert {text: ids_of(gpt2, text)[0] for text in published} == published
     batch = gpt2.tokenize(["Hello world", "Hello"])
     assert list(batch) == ["input_ids", "attention_mask"], "GPT-2 would add a word row for a type, even for type 0"
     assert batch["input_ids"].tolist() == [[15496, 995], [15496, 0]]
@@ -104,13 +80,10 @@ def test_gpt2_ids_as_published(gpt2: EmbeddingLayer) -> None:
 
 
 def test_one_text_is_a_batch_of_one_and_none_an_empty_batch(tiny: EmbeddingLayer) -> None:
-    one = tiny.tokenize("we lived")
+    one, batch = tiny.tokenize("we lived"), tiny.tokenize([])
     for same in (["we lived"], ("we lived",), iter(["we lived"]), np.array(["we lived"])):
         assert all(same_bits(array, one[key]) for key, array in tiny.tokenize(same).items())
-    batch = tiny.tokenize([])
-    assert {key: (array.shape, array.dtype.name) for key, array in batch.items()} == dict.fromkeys(
-        one, ((0, 0), "int64")
-    )
+    assert all(same_bits(array, np.zeros((0, 0), np.int64)) for array in batch.values()) and batch.keys() == one.keys()
     assert tiny(**batch).shape == (0, 0, 8)
     assert tiny.tokenize([], [])["input_ids"].shape == (0, 0)
 
@@ -205,38 +178,34 @@ def test_truncation_equals_the_library_s_own(text: str, pair: str | None, max_le
     assert len(ours.input_ids) <= max_length
 
 
-def test_truncation_goes_to_the_position_table_by_default(tiny: EmbeddingLayer) -> None:
+def test_truncation_goes_to_the_position_table_by_default(tiny: EmbeddingLayer, tmp_path: Path) -> None:
     batch = tiny.tokenize("a " * 50, truncation=True)
     assert batch["input_ids"].shape == (1, 16) and batch["input_ids"][0, -1] == 3
     assert tiny(**batch).shape == (1, 16, 8)
     assert tiny.tokenize("a " * 50, truncation=True, max_length=1000)["input_ids"].shape == (1, 16)
     assert tiny.tokenize("a b c", truncation=True, max_length=4)["input_ids"][0, -1] == 3
     assert ids_of(tiny, "a b c", truncation=True, max_length=2) == [[2, 3]]
-
-
-def test_truncation_without_a_longest_length_needs_one(tmp_path: Path) -> None:
-    layer = minibert.load(write_wordpiece(write(tmp_path, T5)))
-    assert layer.tokenize("a " * 50)["input_ids"].shape == (1, 52)
-    assert layer.tokenize("a " * 50, truncation=True, max_length=20)["input_ids"].shape == (1, 20)
+    without = minibert.load(write_wordpiece(write(tmp_path, T5)))
+    assert without.tokenize("a " * 50)["input_ids"].shape == (1, 52)
+    assert without.tokenize("a " * 50, truncation=True, max_length=20)["input_ids"].shape == (1, 20)
     with pytest.raises(ValueError, match=r"^t5 .*max_length"):
-        layer.tokenize("a", truncation=True)
-    assert same_bits(layer.embed(["a"], truncation=True), layer.embed(["a"])), "there is nothing to cut"
+        without.tokenize("a", truncation=True)
+    assert same_bits(without.embed(["a"], truncation=True), without.embed(["a"])), "there is nothing to cut"
 
 
-# -- arbitrary and hostile text ------------------------------------------------------------------------------------
-
-
-def test_hostile_text_and_a_megabyte_work(real: EmbeddingLayer) -> None:
+def test_a_megabyte_works(real: EmbeddingLayer) -> None:
     long = "cloud " * 170_000
-    lengths = {long: 512, "x" * 1_000_000: 3, "\u4e2d" * 350_000: 512}
-    for text in [*HOSTILE, *lengths]:
-        batch = real.tokenize(text, truncation=text in lengths)
-        assert batch["input_ids"][0, 0] == 101 and batch["input_ids"][0, -1] == 102
-        assert batch["input_ids"].size == lengths.get(text, batch["input_ids"].size)
+    for text, length in ((long, 512), ("x" * 1_000_000, 3), ("\u4e2d" * 350_000, 512)):
+        batch = real.tokenize(text, truncation=True)
+        ids = batch["input_ids"]
+        assert ids.shape == (1, length) and (ids[0, 0], ids[0, -1]) == (101, 102)
         assert np.isfinite(real(**batch)).all()
     with pytest.raises(ValueError, match=r"170002.* 512"):
         real.embed(long)
     assert same_bits(real.embed(long, truncation=True), real.embed("cloud " * 510))
+
+
+# -- what is no text, and how many go at once ----------------------------------------------------------------------
 
 
 def test_threads_share_a_tokenizer(minilm: Path, real: EmbeddingLayer) -> None:
@@ -249,15 +218,11 @@ def test_threads_share_a_tokenizer(minilm: Path, real: EmbeddingLayer) -> None:
         assert all(same_bits(a[key], b[key]) for key in a)
 
 
-@pytest.mark.parametrize(
-    ("texts", "calls"),
-    [
-        (["a cloud"] * 16, [1] * 16),
-        (["a cloud"] * 17, [17]),
-        (["cloud" * 400, ""], [1, 1]),
-        (["cloud" * 400, "a"], [2]),
-    ],
-)
+ALONE = [(["a cloud"] * 16, [1] * 16), (["a cloud"] * 17, [17]), (["cloud" * 400, ""], [1, 1]),
+         (["cloud" * 400, "a"], [2])]  # fmt: skip
+
+
+@pytest.mark.parametrize(("texts", "calls"), ALONE)
 def test_few_short_texts_go_to_the_library_one_by_one(
     real: EmbeddingLayer, texts: list[str], calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,10 +230,10 @@ def test_few_short_texts_go_to_the_library_one_by_one(
     tokenizer, asked = real.tokenizer, list[int]()
     split = tokenizer._encode_batch
     monkeypatch.setattr(tokenizer, "_encode_batch", lambda some: [asked.append(len(some)), split(some)][1])
-    found = tokenizer.encode(texts, truncation=True, max_length=512)
+    cut: dict[str, Any] = {"truncation": True, "max_length": 512}
+    found = tokenizer.encode(texts, **cut)
     assert asked == calls
-    assert [each.input_ids for each in found] == [tokenizer.encode([text], max_length=512, truncation=True)[0].input_ids
-                                                  for text in texts]  # fmt: skip
+    assert [each.input_ids for each in found] == [tokenizer.encode([text], **cut)[0].input_ids for text in texts]
 
 
 DENSE = Path(__file__).parents[1] / "reference" / "sentences-dense"
@@ -325,16 +290,15 @@ def test_refused(tiny: EmbeddingLayer, texts: Any, pair: Any, kind: type[Excepti
             tiny.embed(texts)
 
 
-@pytest.mark.parametrize(
-    ("keywords", "says"),
-    [
-        ({"padding": "middle"}, "^padding .*'middle'"),
-        ({"padding": True}, "^padding .*True"),
-        *(({"truncation": True, "max_length": n}, f"^max_length {n} .*2") for n in (0, 1)),
-        *(({"truncation": True, "max_length": n}, f"^max_length .*{n}") for n in (-1, 2.5)),
-        ({"max_length": 2}, r"\b3 .*2\b"),
-    ],
-)
+NO_SETTINGS: list[tuple[dict[str, Any], str]] = [
+    *(({"padding": odd}, f"^padding .*{odd}") for odd in ("middle", True)),
+    *(({"truncation": True, "max_length": n}, f"^max_length {n} .*2") for n in (0, 1)),
+    *(({"truncation": True, "max_length": n}, f"^max_length .*{n}") for n in (-1, 2.5)),
+    ({"max_length": 2}, r"\b3 .*2\b"),
+]
+
+
+@pytest.mark.parametrize(("keywords", "says"), NO_SETTINGS)
 def test_refused_settings(tiny: EmbeddingLayer, keywords: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         tiny.tokenize("we", **keywords)

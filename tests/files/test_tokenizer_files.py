@@ -4,39 +4,22 @@ is an error with the file's name.
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import checkpoints
 import pytest
-from checkpoints import (
-    BERT,
-    DISTILBERT,
-    GPT2,
-    ROBERTA,
-    T5,
-    VOCAB,
-    WORDS,
-    ids_of,
-    wordpiece_json,
-    write,
-    write_byte_level,
-    write_vocab,
-    write_wordpiece,
-)
+from checkpoints import BERT, GPT2, ROBERTA, WORDS, ids_of, wordpiece_json, write, write_byte_level, write_wordpiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizer_folders import BASES, tokenizer_json
+from tokenizer_folders import BASES, charsmap, tokenizer_json
 
 import minibert
 from minibert import TokenizerError
 
 SETTINGS = "tokenizer_config.json"
-
-# -- files ---------------------------------------------------------------------------------------------------------
-
 
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 SMALL_ROBERTA = {**ROBERTA, "vocab_size": 258 + 5, "pad_token_id": 259, "max_position_embeddings": 300}
@@ -49,7 +32,7 @@ def windows(folder: Path) -> None:
 
 
 def both(folder: Path) -> None:
-    write_wordpiece(write_vocab(folder, ("nonsense",)))
+    write_wordpiece(checkpoints.write_vocab(folder, ("nonsense",)))
 
 
 def byte_level(*special: str) -> Callable[[Path], Path]:
@@ -57,19 +40,20 @@ def byte_level(*special: str) -> Callable[[Path], Path]:
 
 
 READ: list[tuple[dict[str, Any], Callable[[Path], object], dict[str, Any], dict[str, str]]] = [
-    (BERT, write_vocab, {}, {"We lived, above": "[CLS] we lived [UNK] above [SEP]", "clo": "[CLS] c ##l ##o [SEP]"}),
-    (BERT, write_vocab, {}, {"[MASK] we": "[CLS] [MASK] we [SEP]"}),
+    *((BERT, checkpoints.write_vocab, settings_, texts) for settings_, texts in (
+        ({}, {"We lived, above": "[CLS] we lived [UNK] above [SEP]", "clo": "[CLS] c ##l ##o [SEP]"}),
+        ({}, {"[MASK] we": "[CLS] [MASK] we [SEP]"}),
+        ({"add_bos_token": True}, {"We": "[CLS] we [SEP]"}),  # this class has no such token
+        ({"cls_token": None, "sep_token": None}, {"We": "[CLS] we [SEP]"}),
+        ({"cls_token": "[MASK]"}, {"We": "[MASK] we [SEP]"}),
+        ({"cls_token": {"content": "[MASK]", "lstrip": False}}, {"We": "[MASK] we [SEP]"}))),
     (BERT, windows, {}, {"we lived": "[CLS] we lived [SEP]"}),
     (BERT, both, {}, {"we": "[CLS] we [SEP]"}),  # tokenizer.json goes first
-    (BERT, write_vocab, {"add_bos_token": True}, {"We": "[CLS] we [SEP]"}),  # this class has no such token
-    (BERT, write_vocab, {"cls_token": None, "sep_token": None}, {"We": "[CLS] we [SEP]"}),
-    (BERT, write_vocab, {"cls_token": "[MASK]"}, {"We": "[MASK] we [SEP]"}),
-    (BERT, write_vocab, {"cls_token": {"content": "[MASK]", "lstrip": False}}, {"We": "[MASK] we [SEP]"}),
     (GPT2, write_byte_level, {}, {"he we": "he Ġw e", "e<|endoftext|>": "e <|endoftext|>", "": ""}),
     (OPT, byte_level("<|endoftext|>", "</s>"), OPENS, {"he": "</s> he", "": "</s>"}),
     # of these files alone transformers makes a mask that leaves the space before it; a later file says otherwise
     (SMALL_ROBERTA, byte_level(*FAIRSEQ), {}, {"he we": "<s> he Ġw e </s>", "he <mask>": "<s> he Ġ <mask> </s>"}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("config", "put", "settings_", "texts"), READ)
@@ -99,9 +83,11 @@ def test_roberta_s_pairs_and_mask(tmp_path: Path) -> None:
     assert layer.tokens(ids_of(layer, "he <mask>")[0]) == ["<s>", "he", "<mask>", "</s>"]
 
 
-def as_it_stands(folder: Path) -> None:
-    """Let tokenizer.json be read whole; else the class of the model's type adds rules."""
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
+def as_it_stands(folder: Path, **changes: Any) -> Path:
+    """Write a model whose tokenizer.json is read whole; else the class of its type takes the vocabulary alone."""
+    write_wordpiece(write(folder), **changes)
+    (folder / SETTINGS).write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
+    return folder
 
 
 PADDED = {
@@ -113,9 +99,7 @@ TRUNCATED = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", 
 
 @pytest.mark.parametrize("extra", [{"truncation": TRUNCATED}, {"padding": PADDED}])
 def test_stored_padding_and_truncation_are_cleared(tmp_path: Path, extra: dict[str, Any]) -> None:
-    folder = write_wordpiece(write(tmp_path), **extra)
-    as_it_stands(folder)  # BERT's class would take the vocabulary alone
-    batch = minibert.load(folder).tokenize(["we lived above the clouds", "we"])
+    batch = minibert.load(as_it_stands(tmp_path, **extra)).tokenize(["we lived above the clouds", "we"])
     assert batch["input_ids"].shape == (2, 7)
     assert batch["attention_mask"].sum(axis=1).tolist() == [7, 3]
     assert batch["input_ids"][1].tolist() == [2, WORDS.index("we"), 3, 0, 0, 0, 0]
@@ -124,8 +108,8 @@ def test_stored_padding_and_truncation_are_cleared(tmp_path: Path, extra: dict[s
 NO_ROWS = (None, -1, 10_000, True, "0")  # ids of padding that give way to 0
 
 
-@pytest.mark.parametrize(("config", "pad_id"), [*(({**T5, "pad_token_id": odd}, 0) for odd in NO_ROWS),
-                                                ({**DISTILBERT, "pad_token_id": 4}, 4)])  # fmt: skip
+@pytest.mark.parametrize(("config", "pad_id"), [*(({**checkpoints.T5, "pad_token_id": odd}, 0) for odd in NO_ROWS),
+                                                ({**checkpoints.DISTILBERT, "pad_token_id": 4}, 4)])  # fmt: skip
 def test_padding_is_the_config_s_where_the_table_has_its_row(
     tmp_path: Path, config: dict[str, Any], pad_id: int
 ) -> None:
@@ -137,18 +121,13 @@ def test_padding_is_the_config_s_where_the_table_has_its_row(
 
 
 def test_ids_with_gaps(tmp_path: Path) -> None:
-    folder = write(tmp_path)
-    settings_ = json.loads(wordpiece_json())
-    del settings_["model"]["vocab"]["lived"]
-    (folder / "tokenizer.json").write_text(json.dumps(settings_), encoding="utf-8")
-    layer = minibert.load(folder)
-    assert layer.tokens([VOCAB - 1]) == ["clouds"]
-    says = f"id {WORDS.index('lived')} is below {VOCAB}, but this tokenizer has no token"
+    model = json.loads(wordpiece_json())["model"]
+    gap = model["vocab"].pop("lived")
+    layer = minibert.load(write_wordpiece(write(tmp_path), model=model))
+    assert layer.tokens([checkpoints.VOCAB - 1]) == ["clouds"]
+    says = f"id {gap} is below {checkpoints.VOCAB}, but this tokenizer has no token"
     with pytest.raises(IndexError, match=says):
-        layer.tokens([WORDS.index("lived")])
-
-
-# -- tokenizer files that are absent or damaged --------------------------------------------------------------------
+        layer.tokens([gap])
 
 
 def test_without_a_tokenizer_ids_still_work(tmp_path: Path) -> None:
@@ -181,7 +160,7 @@ def test_damaged_tokenizer_json_is_refused_or_gives_ids(
 WORDS_FILE, UNREADABLE = b"[UNK]\n[CLS]\n[SEP]\n", "vocab.json: unreadable tokenizer file"
 NO_FILES = b"", b"{}", b"[]", b"null", b"not json", b'{"version": "1.0"}', b"\xff\xfe\x00", b"[" * 100_000
 # MPNet joins pairs as RoBERTa does: read as BERT's, its vocab.txt would give wrong ids
-MPNET = {**DISTILBERT, "model_type": "mpnet", "hidden_size": 8}
+MPNET = {**checkpoints.DISTILBERT, "model_type": "mpnet", "hidden_size": 8}
 DAMAGED: list[tuple[dict[str, Any], dict[str, bytes], str]] = [
     *((BERT, {"tokenizer.json": content}, "tokenizer.json") for content in NO_FILES),
     (MPNET, {"vocab.txt": WORDS_FILE, SETTINGS: b'{"cls_token": "[CLS]", "sep_token": "[SEP]"}'}, r"tokenizer\.json"),
@@ -209,11 +188,8 @@ def test_damaged_files(tmp_path: Path, config: dict[str, Any], files: dict[str, 
 
 
 def test_a_vocabulary_without_an_unknown_token(tmp_path: Path) -> None:
-    settings_ = json.loads(wordpiece_json())
-    settings_["model"]["unk_token"] = "[NONE]"
-    (write(tmp_path) / "tokenizer.json").write_text(json.dumps(settings_), encoding="utf-8")
-    as_it_stands(tmp_path)
-    layer = minibert.load(tmp_path)
+    model = json.loads(wordpiece_json())["model"] | {"unk_token": "[NONE]"}
+    layer = minibert.load(as_it_stands(tmp_path, model=model))
     assert layer.tokenize("we")["input_ids"].shape == (1, 3)
     with pytest.raises(TokenizerError):
         layer.tokenize("\u4e2d")
@@ -230,45 +206,32 @@ def test_a_tokenizer_of_another_model_is_told_by_its_ids(tmp_path: Path) -> None
         layer.embed(["we we", "we"])
 
 
-def charsmap(size: int, trie: bytes) -> dict[str, Any]:
-    raw = size.to_bytes(4, "little") + trie
-    return {"normalizer": {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(raw).decode()}}
-
-
 UNLISTED = {
-    "post_processor": {
-        "type": "TemplateProcessing",
-        "single": [{"SpecialToken": {"id": "[NO]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
-        "special_tokens": {},
-    }
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "[NO]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+    "special_tokens": {},
 }
-ENDLESS = {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}}
+ENDLESS = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
 PANICS = {
-    "a map that is cut": charsmap(3, b"ab"),
-    "a map shorter than it says": charsmap(2**20, bytes(16)),
-    "a map that leads outside itself": charsmap(4, bytes(4)),
-    "a token that the template does not list": UNLISTED,
-    "a regex that never ends": ENDLESS,
+    "a map that is cut": {"normalizer": charsmap(3, b"ab")},
+    "a map shorter than it says": {"normalizer": charsmap(2**20, bytes(16))},
+    "a map that leads outside itself": {"normalizer": charsmap(4, bytes(4))},
+    "a token that the template does not list": {"post_processor": UNLISTED},
+    "a regex that never ends": {"pre_tokenizer": ENDLESS},
     "pieces of length 0": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
 }
 TEXT = "a" * 40 + "!"
 
 
-def damaged(folder: Path, changes: dict[str, Any]) -> Path:
-    write(folder)
-    write_wordpiece(folder, **changes)
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
-    return folder
-
-
 @pytest.mark.parametrize("what", PANICS)
 def test_a_panic_is_an_error_that_names_the_file(tmp_path: Path, what: str) -> None:
-    layer = minibert.load(damaged(tmp_path, PANICS[what]))
+    layer = minibert.load(as_it_stands(tmp_path, **PANICS[what]))
     says = rf"{tmp_path}/tokenizer\.json: the tokenizers library broke off \(.+\); a rule in this file is damaged"
-    for use in (layer.tokenize, layer.embed, lambda text: layer.tokenizer.pieces(text)):
-        if what == "a token that the template does not list" and use not in (layer.tokenize, layer.embed):
-            continue  # a text alone has no template
+    pieces = (
+        [lambda text: layer.tokenizer.pieces(text)] if "template" not in what else []
+    )  # a text alone has no template
+    for use in (layer.tokenize, layer.embed, *pieces):
         with pytest.raises(TokenizerError, match=says):
             use(TEXT)
 
@@ -276,15 +239,14 @@ def test_a_panic_is_an_error_that_names_the_file(tmp_path: Path, what: str) -> N
 def test_merges_beside_another_prefix(tmp_path: Path) -> None:
     stored = tokenizer_json(BASES["GPT2Tokenizer"])
     stored["model"] |= {"vocab": {"a": 0, "b": 1, "ab": 2}, "continuing_subword_prefix": "##", "merges": [["a", "b"]]}
-    write(tmp_path)
-    (tmp_path / "tokenizer.json").write_text(json.dumps(stored), encoding="utf-8")
+    (write(tmp_path) / "tokenizer.json").write_text(json.dumps(stored), encoding="utf-8")
     with pytest.raises(TokenizerError, match=r"tokenizer\.json"):
         minibert.load(tmp_path).tokenize("ab")
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, MemoryError])
 def test_what_is_no_panic_passes(tmp_path: Path, kind: type[BaseException]) -> None:
-    tokenizer = minibert.load(damaged(tmp_path, {})).tokenizer
+    tokenizer = minibert.load(as_it_stands(tmp_path)).tokenizer
 
     def interrupted(texts: list[str]) -> None:
         raise kind

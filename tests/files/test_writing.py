@@ -8,6 +8,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -32,35 +33,30 @@ def path(tmp_path: Path) -> Path:
 
 
 @WRITERS
-def test_pieces_follow_each_other(write: Write, path: Path) -> None:
+def test_pieces_follow_each_other_and_a_name_may_be_the_longest_that_there_is(write: Write, tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 255)
     write(path, b"one ", memoryview(b"two "), bytearray(b"three"))
     assert path.read_bytes() == b"one two three"
     write(str(path))
-    assert path.read_bytes() == b"" and list(path.parent.iterdir()) == [path]
+    assert path.read_bytes() == b"" and list(tmp_path.iterdir()) == [path]
 
 
 @WRITERS
 def test_many_threads_write_one_path(write: Write, path: Path) -> None:
     threads, rounds, size = 4, 20, 100_000
-    start, failures, seen = threading.Barrier(threads), [], set()
+    start = threading.Barrier(threads)
 
-    def work(letter: bytes) -> None:
-        try:
-            start.wait(CHILD_SECONDS)
-            for _ in range(rounds):
-                write(path, letter * (size // 2), letter * (size // 2))
-                content = path.read_bytes()
-                seen.add((len(content), len(set(content))))
-        except OSError as error:
-            failures.append(error)
+    def work(letter: int) -> set[tuple[int, int]]:
+        start.wait(CHILD_SECONDS)
+        seen = set()
+        for _ in range(rounds):
+            write(path, *[bytes([letter]) * (size // 2)] * 2)
+            content = path.read_bytes()
+            seen.add((len(content), len(set(content))))
+        return seen
 
-    workers = [threading.Thread(target=work, args=(bytes([97 + i]),)) for i in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(CHILD_SECONDS)
-    assert failures == []
-    assert seen == {(size, 1)}
+    with ThreadPoolExecutor(threads) as pool:
+        assert set.union(*pool.map(work, range(97, 97 + threads))) == {(size, 1)}
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -83,20 +79,11 @@ def test_a_full_disk_names_the_file_and_keeps_the_old_one(write: Write, sizes: t
 
 @WRITERS
 def test_an_error_of_the_disk_names_the_file_that_was_asked_for(write: Write, tmp_path: Path) -> None:
-    absent = tmp_path / "absent" / "made.bin"
-    with pytest.raises(FileNotFoundError) as caught:
-        write(absent, b"x")
-    assert caught.value.filename == str(absent)
-    with pytest.raises(IsADirectoryError) as folder:
-        write(tmp_path, b"x")
-    assert folder.value.filename == str(tmp_path)
+    for path, kind in ((tmp_path / "absent" / "made.bin", FileNotFoundError), (tmp_path, IsADirectoryError)):
+        with pytest.raises(kind) as caught:
+            write(path, b"x")
+        assert caught.value.filename == str(path)
     assert list(tmp_path.iterdir()) == []
-
-
-@WRITERS
-def test_the_longest_name_that_there_is(write: Write, tmp_path: Path) -> None:
-    write(tmp_path / ("n" * 255), b"x")
-    assert [path.name for path in tmp_path.iterdir()] == ["n" * 255]
 
 
 # -- where a person wants it -------------------------------------------------------------------------------------
@@ -134,15 +121,15 @@ def test_the_mode_of_a_file_that_is_there_stays(kept: int, path: Path, monkeypat
 
 
 @POSIX
-def test_the_umask_gives_a_new_file_its_mode(tmp_path: Path) -> None:
+@WRITERS
+def test_the_umask_gives_a_new_file_its_mode(write: Write, tmp_path: Path) -> None:
     for mask, expected in ((0o022, 0o644), (0o077, 0o600)):
         before = os.umask(mask)
         try:
-            for write in (atomic_write, write_output):
-                write(tmp_path / f"{write.__name__}{mask}", b"x")
-                assert mode(tmp_path / f"{write.__name__}{mask}") == expected
+            write(tmp_path / str(mask), b"x")
         finally:
             os.umask(before)
+        assert mode(tmp_path / str(mask)) == expected
 
 
 @POSIX
@@ -170,30 +157,23 @@ def test_a_loop_of_links_is_an_error_of_its_name(tmp_path: Path) -> None:
     assert loop.is_symlink() and list(tmp_path.iterdir()) == [loop]
 
 
-# -- before anything is computed ---------------------------------------------------------------------------------
-
-
 @POSIX
-def test_a_device_without_an_ending_gets_the_first_format(tmp_path: Path) -> None:
-    assert output_ending(os.devnull, (".npy", ".safetensors")) == ".npy"
-    link = tmp_path / "null.safetensors"
-    link.symlink_to(os.devnull)
-    assert output_ending(link, (".npy", ".safetensors")) == ".safetensors"
-
-
 def test_the_ending_says_the_format_and_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    assert output_ending(tmp_path / "a.NPY", (".npy", ".safetensors")) == ".npy"
-    assert output_ending("a.safetensors", (".npy", ".safetensors")) == ".safetensors"
-    assert list(tmp_path.iterdir()) == []
+    both, link = (".npy", ".safetensors"), tmp_path / "null.safetensors"
+    assert output_ending(os.devnull, both) == ".npy"  # a device without an ending gets the first format
+    link.symlink_to(os.devnull)
+    for name, ending in ((link, both[1]), (tmp_path / "a.NPY", both[0]), ("a.safetensors", both[1])):
+        assert output_ending(name, both) == ending
+    assert list(tmp_path.iterdir()) == [link]
     (tmp_path / "folder.npy").mkdir()
     (tmp_path / "link.npy").symlink_to("folder.npy")
     (tmp_path / "lost.npy").symlink_to("absent/target.npy")
     for name in ("folder.npy", "link.npy"):
         with pytest.raises(IsADirectoryError, match=name):
-            output_ending(tmp_path / name, (".npy",))
+            output_ending(tmp_path / name, both)
     for name in ("absent/a.npy", "lost.npy"):
         with pytest.raises(FileNotFoundError):
-            output_ending(tmp_path / name, (".npy",))
+            output_ending(tmp_path / name, both)
     with pytest.raises(ValueError, match=r"\.npy.*\.svg.*'\.txt'"):
         output_ending("a.txt", (".npy", ".svg"))
 
@@ -207,9 +187,6 @@ def test_one_file_under_several_names(tmp_path: Path) -> None:
     for name in (path, link, hard, tmp_path / "." / "path"):
         assert same_file(path, name) and same_file(name, path)
     assert not same_file(path, other) and not same_file(path, tmp_path / "absent")
-
-
-# -- a model's own files -----------------------------------------------------------------------------------------
 
 
 @WRITERS
@@ -226,17 +203,10 @@ def test_a_file_of_a_model_is_not_written_over_under_any_name(write: Write, tmp_
         with pytest.raises(ValueError):
             write(name, b"x")
     assert path.read_bytes() == hard.read_bytes() == b"weights" and sorted(tmp_path.iterdir()) == before
-    write(tmp_path / "other", b"x")
-    assert (tmp_path / "other").read_bytes() == b"x"
-
-
-def test_a_file_that_has_taken_the_place_of_a_model_s_is_no_model_s(tmp_path: Path) -> None:
-    path, moved = tmp_path / "path", tmp_path / "moved"
-    path.write_bytes(b"weights")
-    note_model_file(path)
-    path.rename(moved)
-    path.write_bytes(b"another")
-    write_output(path, b"x")  # what was opened lies elsewhere
-    assert path.read_bytes() == b"x" and moved.read_bytes() == b"weights"
+    hard.unlink()
+    path.rename(tmp_path / "moved")
+    for other in (path, tmp_path / "other"):  # what has taken the place of a model's file is no model's
+        write(other, b"x")
+        assert other.read_bytes() == b"x" and (tmp_path / "moved").read_bytes() == b"weights"
     note_model_file(tmp_path / "absent")
     refuse_model_file(tmp_path / "absent")

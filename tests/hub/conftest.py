@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_hub import FakeHub, use
+from fake_hub import FakeHub, quick_pauses, use
 from tiny_model import FILES
 
 
@@ -16,3 +16,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         hub.add("org/tiny", FILES)
         use(monkeypatch, hub.endpoint, tmp_path / "home")
         yield hub
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_pauses(monkeypatch)

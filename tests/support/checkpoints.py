@@ -25,27 +25,17 @@ WORDS = (*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS), ".", "!", "
 VOCAB = len(WORDS)
 
 BERT = {
-    "model_type": "bert",
-    "vocab_size": VOCAB,
-    "hidden_size": 8,
-    "max_position_embeddings": 16,
-    "type_vocab_size": 2,
-    "pad_token_id": 0,
-    "layer_norm_eps": 1e-12,
-}
+    "model_type": "bert", "vocab_size": VOCAB, "hidden_size": 8, "max_position_embeddings": 16, "type_vocab_size": 2,
+    "pad_token_id": 0, "layer_norm_eps": 1e-12,
+}  # fmt: skip
 ROBERTA = {**BERT, "model_type": "roberta", "pad_token_id": 1, "type_vocab_size": 1, "max_position_embeddings": 18}
 DISTILBERT = {"model_type": "distilbert", "vocab_size": VOCAB, "dim": 8, "max_position_embeddings": 16}
 GPT2 = {"model_type": "gpt2", "vocab_size": 261, "n_embd": 8, "n_positions": 32}
 T5 = {
-    "model_type": "t5",
-    "vocab_size": VOCAB,
-    "d_model": 8,
-    "d_kv": 4,
-    "num_heads": 2,
-    "n_positions": 512,
+    "model_type": "t5", "vocab_size": VOCAB, "d_model": 8, "d_kv": 4, "num_heads": 2, "n_positions": 512,
     "relative_attention_num_buckets": 32,
     "task_specific_params": {"translation_en_to_de": {"max_length": 300, "prefix": "translate: "}},
-}
+}  # fmt: skip
 ELECTRA = {**BERT, "model_type": "electra", "embedding_size": 6}
 CONVBERT = {**BERT, "model_type": "convbert", "embedding_size": 8}  # which has no blocks here
 DEBERTA = {**BERT, "model_type": "deberta-v2", "type_vocab_size": 0}
@@ -93,10 +83,7 @@ def bfloat16(array: Array) -> Stored:
 
 
 def as_stored(array: Array, kind: str) -> Stored:
-    """Numbers in a format of checkpoints."""
-    if kind == "BF16":
-        return bfloat16(array)
-    return stored(array.astype({"F64": "<f8", "F32": "<f4", "F16": "<f2"}[kind]))
+    return bfloat16(array) if kind == "BF16" else stored(array.astype({"F64": "f8", "F32": "f4", "F16": "f2"}[kind]))
 
 
 def entries(named: Mapping[str, Array | Stored]) -> tuple[dict[str, Any], bytes]:
@@ -129,7 +116,6 @@ def write(
     metadata: Mapping[str, str] | None = None,
     shift: int = 0,
 ) -> Path:
-    """A model folder with one file of tensors."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "model.safetensors").write_bytes(pack(tensors(config) if named is None else named, metadata, shift))
@@ -153,8 +139,7 @@ def write_hollow(folder: Path, config: Mapping[str, Any], shapes: Mapping[str, t
 
 def write_shards(folder: Path, config: Mapping[str, Any], shards: list[dict[str, Array]]) -> Path:
     """A model folder whose tensors lie in several files, with the index that says which."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (write(folder, config, {}) / "model.safetensors").unlink()
     weight_map = {}
     for number, named in enumerate(shards, 1):
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
@@ -187,13 +172,11 @@ def write_vocab(folder: Path, words: tuple[str, ...] = WORDS) -> Path:
 
 
 def write_wordpiece(folder: Path, **settings: Any) -> Path:
-    """Write the small WordPiece tokenizer into a folder."""
     (folder / "tokenizer.json").write_text(wordpiece_json(**settings), encoding="utf-8")
     return folder
 
 
 def change_json(path: Path, **keys: Any) -> None:
-    """Set keys of the object in a file."""
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | keys), encoding="utf-8")
 
 
@@ -216,7 +199,6 @@ IDS = np.array([[1, 5, 6, 0], [63, 2, 2, 9]])
 
 
 def result(folder: Path, **keywords: Any) -> Array:
-    """Compute the output of the model in a folder for IDS."""
     import minibert
 
     with minibert.load(folder, **keywords) as layer:
@@ -224,5 +206,4 @@ def result(folder: Path, **keywords: Any) -> Array:
 
 
 def ids_of(layer: Any, *texts: Any, **keywords: Any) -> Any:
-    """The ids of texts, as lists."""
     return layer.tokenize(*texts, **keywords)["input_ids"].tolist()

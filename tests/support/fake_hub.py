@@ -16,20 +16,25 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import io
 import json
+import math
 import os
 import re
 import socket
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from time import sleep  # the Hub's own slowness; `quick_pauses` shortens time.sleep, which its clients call
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from limits import CHILD_SECONDS
 
 CHUNK = 1 << 16
 PATIENCE = 20.0  # seconds that a client waits for the first answer: a busy machine is no Hub that is absent
@@ -54,15 +59,15 @@ class Repository:
 
 @dataclass
 class Request:
-    """A request and its answer. `sent` counts the bytes of the body that went out."""
+    """A request, and how many bytes of its answer's head and body went out."""
 
     method: str
     path: str
     range: str | None
     authorization: str | None
     host: str
-    agent: str | None = None
-    status: int = 0
+    agent: str | None
+    head: int = 0
     sent: int = 0
 
 
@@ -77,7 +82,6 @@ class Answer:
     content: bytes | Path = b""
     closed: bool = False  # close the connection after the body
     silent: bool = False  # keep the connection open and say nothing
-    bytes_per_second: float | None = None
 
 
 Fault = Callable[["FakeHub", Request, Answer], Answer]
@@ -89,82 +93,57 @@ class Rule:
 
     pattern: str
     fault: Fault
-    times: int | None
+    times: float
     skip: int
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def applies(self, request: Request) -> bool:
         if not re.search(self.pattern, request.path):
             return False
-        with self.lock:
-            if self.skip > 0:
-                self.skip -= 1
-                return False
-            if self.times is None:
-                return True
-            self.times -= 1
-            return self.times >= 0
+        self.skip -= 1
+        self.times -= self.skip < 0
+        return self.skip < 0 <= self.times
+
+
+def _ranged(answer: Answer, start: int, stop: int, size: int) -> Answer:
+    """An answer with these bytes of a file that it says has this size."""
+    named = {"Content-Range": f"bytes {start}-{stop - 1}/{size}", "Content-Length": str(stop - start)}
+    return replace(answer, start=start, stop=stop, headers=answer.headers | named)
 
 
 def wrong_content_range(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-    """Announce and send the bytes beside the requested bytes."""
-    if answer.status == 206:
-        answer.start, answer.stop = answer.start + 1, answer.stop + 1
-        answer.closed, answer.headers["Connection"] = True, "close"  # at the end of a file there is no such byte
-        size = _size(answer.content)
-        answer.headers["Content-Range"] = f"bytes {answer.start}-{answer.stop - 1}/{size}"
-    return answer
+    if answer.status != 206:
+        return answer
+    answer = _ranged(answer, answer.start + 1, answer.stop + 1, _size(answer.content))
+    # at the end of a file there is no such byte
+    return replace(answer, closed=True, headers=answer.headers | {"Connection": "close"})
 
 
 def total(size: int) -> Fault:
     """Announce this size of the file, and send no byte beyond it."""
-
-    def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-        if answer.status == 206:
-            answer.stop = min(answer.stop, size)
-            answer.headers["Content-Length"] = str(answer.stop - answer.start)
-            answer.headers["Content-Range"] = f"bytes {answer.start}-{answer.stop - 1}/{size}"
-        return answer
-
-    return fault
-
-
-def drip(bytes_per_second: float) -> Fault:
-    """Send the body slowly."""
-    return with_fields(bytes_per_second=bytes_per_second)
-
-
-def with_fields(**fields: Any) -> Fault:
-    """Set fields of an answer."""
-    return lambda hub, request, answer: replace(answer, **fields)
+    return lambda hub, request, answer: (
+        _ranged(answer, answer.start, min(answer.stop, size), size) if answer.status == 206 else answer
+    )
 
 
 def with_header(name: str, value: str) -> Fault:
-    """Set one header of an answer."""
     return lambda hub, request, answer: replace(answer, headers={**answer.headers, name: value})
 
 
 def short_body(hub: FakeHub, request: Request, answer: Answer) -> Answer:
     """Announce and send half of the bytes that Content-Range promises."""
     half = max((answer.stop - answer.start) // 2, 1)
-    answer.stop = answer.start + half
-    answer.headers["Content-Length"] = str(half)
-    return answer
+    return replace(answer, stop=answer.start + half, headers=answer.headers | {"Content-Length": str(half)})
 
 
 def cut(after: int) -> Fault:
-    """Close the connection after this many bytes of the body."""
     return lambda hub, request, answer: replace(answer, stop=min(answer.stop, answer.start + after), closed=True)
 
 
 def status(code: int, **headers: str) -> Fault:
     """Answer with an error status and nothing else; `retry_after="1"` becomes the header Retry-After."""
 
-    def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-        named = {key.replace("_", "-").title(): value for key, value in headers.items()}
-        return Answer(code, {**named, "Content-Length": "0"})
-
-    return fault
+    named = {key.replace("_", "-").title(): value for key, value in headers.items()}
+    return lambda hub, request, answer: Answer(code, {**named, "Content-Length": "0"})
 
 
 def redirect_to_second(hub: FakeHub, request: Request, answer: Answer) -> Answer:
@@ -176,17 +155,16 @@ def redirect_to_second(hub: FakeHub, request: Request, answer: Answer) -> Answer
     return Answer(302, {**own, **linked, "Content-Length": "0"})
 
 
-silent = with_fields(silent=True)  # the request is taken, and never answered
+def silent(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+    return replace(answer, silent=True)
 
 
 def garbage(hub: FakeHub, request: Request, answer: Answer) -> Answer:
     """Send a page of HTML with status 200, as a captive portal does."""
-    page = b"<html>please accept the conditions of this network</html>"
-    return Answer(200, {"Content-Length": str(len(page)), "Content-Type": "text/html"}, 0, len(page), page)
+    return _page(b"<html>please accept the conditions of this network</html>", "text/html")
 
 
 def late(seconds: float) -> Fault:
-    """Answer rightly, but not at once."""
 
     def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
         sleep(seconds)
@@ -201,18 +179,12 @@ def _size(content: bytes | Path) -> int:
 
 def _pieces(answer: Answer) -> Iterator[bytes]:
     """The bytes of the body, piece by piece, a large file never whole in memory."""
-    position, stop = answer.start, answer.stop
-    step = CHUNK if answer.bytes_per_second is None else max(1, int(answer.bytes_per_second / 20))
-    if isinstance(answer.content, bytes):
-        while position < stop:
-            yield answer.content[position : min(position + step, stop)]
-            position += step
-        return
-    with open(answer.content, "rb") as file:
-        file.seek(position)
-        while position < stop and (piece := file.read(min(step, stop - position))):
+    left, content = answer.stop - answer.start, answer.content
+    with io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb") as file:
+        file.seek(answer.start)
+        while piece := file.read(min(CHUNK, left)):
+            left -= len(piece)
             yield piece
-            position += len(piece)
 
 
 class _Server(ThreadingHTTPServer):
@@ -230,7 +202,6 @@ class FakeHub:
         self.rules: list[Rule] = []
         self.requests: list[Request] = []
         self._lock = threading.Lock()
-        self._wire = 0
         self._closing = threading.Event()
         self._servers = [self._serve("first"), self._serve("second")]
         self.endpoint, self.second = (f"http://127.0.0.1:{server.server_address[1]}" for server in self._servers)
@@ -250,24 +221,21 @@ class FakeHub:
         self.repositories[name] = Repository(files, commit, {"main": commit}, **options)
         return self.repositories[name]
 
-    def misbehave(self, pattern: str, fault: Fault, times: int | None = None, skip: int = 0) -> None:
+    def misbehave(self, pattern: str, fault: Fault, times: float = math.inf, skip: int = 0) -> None:
         """From now on apply `fault` to requests whose path matches the pattern."""
         self.rules.append(Rule(pattern, fault, times, skip))
 
     def forget(self) -> None:
         """Count from zero again and behave well again."""
-        with self._lock:
-            self.requests.clear()
-            self.rules.clear()
-            self._wire = 0
+        self.requests.clear()
+        self.rules.clear()
 
     @property
     def sent(self) -> int:
         """All bytes that left both servers, headers included."""
-        return self._wire
+        return sum(request.head + request.sent for request in list(self.requests))
 
     def asked(self, pattern: str) -> list[Request]:
-        """The requests whose path matches."""
         return [request for request in list(self.requests) if re.search(pattern, request.path)]
 
     def _serve(self, host: str) -> ThreadingHTTPServer:
@@ -292,15 +260,14 @@ class FakeHub:
 
     def _handle(self, handler: BaseHTTPRequestHandler, host: str) -> None:
         header = handler.headers
-        asks = (header["Range"], header["Authorization"], host, header["User-Agent"])
+        asks = header["Range"], header["Authorization"], host, header["User-Agent"]
         request = Request(handler.command, handler.path, *asks)
         with self._lock:
             self.requests.append(request)
+            rules = [rule for rule in self.rules if rule.applies(request)]
         answer = self._answer(request)
-        for rule in list(self.rules):
-            if rule.applies(request):
-                answer = rule.fault(self, request, answer)
-        request.status = answer.status
+        for rule in rules:
+            answer = rule.fault(self, request, answer)
         with contextlib.suppress(OSError):  # a client that hangs up is no error here
             self._send(handler, request, answer)
 
@@ -310,22 +277,14 @@ class FakeHub:
             handler.close_connection = True
             return
         head = f"HTTP/1.1 {answer.status} -\r\n" + "".join(f"{k}: {v}\r\n" for k, v in answer.headers.items()) + "\r\n"
-        self._count(None, len(head))  # before it goes out: the client must not be faster than the count
+        request.head = len(head)  # before it goes out: the client must not be faster than the count
         handler.wfile.write(head.encode("latin-1"))
         if request.method == "HEAD":
             return
         handler.close_connection = answer.closed
         for piece in _pieces(answer):
-            self._count(request, len(piece))
+            request.sent += len(piece)
             handler.wfile.write(piece)
-            if answer.bytes_per_second is not None:
-                sleep(len(piece) / answer.bytes_per_second)
-
-    def _count(self, request: Request | None, sent: int) -> None:
-        with self._lock:
-            self._wire += sent
-            if request is not None:
-                request.sent += sent
 
     def _answer(self, request: Request) -> Answer:
         path = unquote(urlsplit(request.path).path)
@@ -334,7 +293,7 @@ class FakeHub:
         elif found := re.fullmatch(r"/(.+?)/resolve/([^/]+)/(.+)", path):
             name, revision, file = found.groups()
         elif path == "/api/agent-harnesses":
-            return _json({})
+            return _page(b"{}", "application/json")
         else:
             return _error(404, "EntryNotFound")
         repository = self.repositories.get(name)
@@ -349,8 +308,8 @@ class FakeHub:
         if commit is None:
             return _error(404, "RevisionNotFound")
         if file is None:
-            siblings = [{"rfilename": name} for name in repository.files]
-            return _json({"id": name, "sha": commit, "siblings": siblings})
+            model = {"id": name, "sha": commit, "siblings": [{"rfilename": name} for name in repository.files]}
+            return _page(json.dumps(model).encode(), "application/json")
         if repository.gated and not known and request.host == "first":
             return _error(403 if request.authorization else 401, "GatedRepo")
         if file not in repository.files:
@@ -358,9 +317,8 @@ class FakeHub:
         return _content(repository.files[file], commit, file, request.range)
 
 
-def _json(content: object) -> Answer:
-    body = json.dumps(content).encode()
-    return Answer(200, {"Content-Type": "application/json", "Content-Length": str(len(body))}, 0, len(body), body)
+def _page(body: bytes, kind: str) -> Answer:
+    return Answer(200, {"Content-Type": kind, "Content-Length": str(len(body))}, 0, len(body), body)
 
 
 def _error(code: int, error: str, commit: str | None = None) -> Answer:
@@ -379,28 +337,16 @@ def _content(content: bytes | Path, commit: str, file: str, asked: str | None) -
     start, stop = int(found[1]), min(int(found[2]) + 1 if found[2] else size, size)
     if start >= size:
         return Answer(416, {"Content-Range": f"bytes */{size}", "Content-Length": "0"})
-    headers |= {"Content-Range": f"bytes {start}-{stop - 1}/{size}", "Content-Length": str(stop - start)}
-    return Answer(206, headers, start, stop, content)
-
-
-@contextlib.contextmanager
-def black_hole() -> Iterator[str]:
-    """An endpoint that accepts connections and never says a word."""
-    with socket.create_server(("127.0.0.1", 0), backlog=50) as server:
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+    return _ranged(Answer(206, headers, content=content), start, stop, size)
 
 
 @functools.cache
-def _deaf() -> socket.socket:
-    """Bound, so that no other process gets the port, and never listening."""
+def refused() -> str:
     deaf = socket.socket()
     deaf.bind(("127.0.0.1", 0))
-    return deaf
-
-
-def refused() -> str:
-    """An endpoint without a listener."""
-    return f"http://127.0.0.1:{_deaf().getsockname()[1]}"
+    port = deaf.getsockname()[1]
+    deaf.detach()  # never closed, so that no other process gets the port
+    return f"http://127.0.0.1:{port}"
 
 
 def use(monkeypatch: Any, endpoint: str, home: Path) -> None:
@@ -434,7 +380,6 @@ def files_of(folder: Path) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def hub_of(monkeypatch: Any, home: Path, name: str, folder: Path) -> Iterator[FakeHub]:
-    """A Hub with one model, which this process asks."""
     with FakeHub() as hub:
         hub.add(name, files_of(folder))
         use(monkeypatch, hub.endpoint, home)
@@ -453,3 +398,11 @@ def environment(endpoint: str, home: Path, **more: str) -> dict[str, str]:
     own["HF_HUB_ETAG_TIMEOUT"] = f"{PATIENCE:g}"
     root = str(Path(__file__).resolve().parents[2])
     return kept | own | {"PYTHONPATH": os.pathsep.join([root, *filter(None, [kept.get("PYTHONPATH")])])} | more
+
+
+def run(code: str, env: dict[str, str], *arguments: str, **options: Any) -> str:
+    """What a process of its own prints, without a word of complaint."""
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=CHILD_SECONDS, **options)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout

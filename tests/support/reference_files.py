@@ -18,6 +18,8 @@ from minibert.families.parts.plan import run
 from minibert.verify.mistakes import MISTAKES
 from minibert.verify.mistakes.mistake import all_places, begin
 from minibert.verify.mistakes.mistake import with_mistake as steps_with
+from minibert.verify.report import Difference, compare
+from minibert.verify.subjects import tolerances, trace
 from minibert.verify.traces import Traces, read_traces
 
 REFERENCE = Path(__file__).parents[1] / "reference"
@@ -62,6 +64,11 @@ class Case(Stored):
     def layer(self, **changes: Any) -> minibert.EmbeddingLayer:
         return minibert.load(self.folder, side=self.side, **changes)
 
+    def differences(self, layer: minibert.EmbeddingLayer) -> list[Difference]:
+        """Its intermediates beside the reference's."""
+        inputs, theirs = self.read
+        return compare({kind: trace(layer, batch) for kind, batch in inputs.items()}, theirs, {}, tolerances(layer))
+
     def with_words(self, folder: Path, *words: str) -> minibert.EmbeddingLayer:
         """Open a copy that has a tokenizer, split at spaces: of these words by their places, else of w0, w1, ..."""
         from tokenizers import Tokenizer, models, pre_tokenizers
@@ -95,7 +102,6 @@ def recipe(word: str) -> str:
 
 
 def opened(name: str) -> minibert.Encoder:
-    """The whole model in a folder of tests/reference."""
     return minibert.load_encoder(REFERENCE / name)
 
 

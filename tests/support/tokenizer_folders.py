@@ -40,24 +40,17 @@ class Base(NamedTuple):
 _BERT = Base("WordPiece", WORDS[:5])
 _FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 _XLMR = Base("Unigram", _FAIRSEQ)
+_COHERE = ("<PAD>", "<UNK>", "<CLS>", "<SEP>", "<MASK_TOKEN>", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>")
+_LIKE_BERT = ("Bert", "DistilBert", "Electra", "ConvBert", "DPRContextEncoder", "Nobodys")
 BASES = {
-    "BertTokenizer": _BERT,
-    "DistilBertTokenizer": _BERT,
-    "ElectraTokenizer": _BERT,
-    "ConvBertTokenizer": _BERT,
-    "DPRContextEncoderTokenizer": _BERT,
-    "NobodysTokenizer": _BERT,
+    **{f"{name}Tokenizer": _BERT for name in _LIKE_BERT},
     "PreTrainedTokenizerFast": _BERT,
     "MPNetTokenizer": Base("WordPiece", ("<s>", "<pad>", "</s>", "[UNK]", "<mask>")),
     "RobertaTokenizer": Base("BPE", _FAIRSEQ, byte_level=True),
     "BartTokenizer": Base("BPE", _FAIRSEQ, byte_level=True),
     "GPT2Tokenizer": Base("BPE", ("<|endoftext|>",), byte_level=True),
     "GPTNeoXTokenizer": Base("BPE", ("<|endoftext|>", "<|padding|>"), byte_level=True),
-    "CohereTokenizer": Base(
-        "BPE",
-        ("<PAD>", "<UNK>", "<CLS>", "<SEP>", "<MASK_TOKEN>", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>"),
-        byte_level=True,
-    ),
+    "CohereTokenizer": Base("BPE", _COHERE, byte_level=True),
     "Qwen2Tokenizer": Base("BPE", ("<|endoftext|>",), byte_level=True),
     "CLIPTokenizer": Base("BPE", ("<|startoftext|>", "<|endoftext|>"), byte_level=True, ending="</w>"),
     "OpenAIGPTTokenizer": Base("BPE", ("<unk>",), ending="</w>"),
@@ -76,7 +69,6 @@ FLAGS = {
     "BPE": ({"add_prefix_space": True}, {"legacy": True}, {"add_prefix_space": False}),
     "Unigram": ({"do_lower_case": True}, {"do_lower_case": False}, {"add_prefix_space": False}, {"keep_accents": True}),
 }
-BOTH = {"strip_accents": True, "do_lower_case": False}
 
 
 def variants(name: str) -> dict[str, dict[str, Any]]:
@@ -85,29 +77,33 @@ def variants(name: str) -> dict[str, dict[str, Any]]:
     token = {"content": "[NEW]", "lstrip": True, "rstrip": False, "normalized": False, "single_word": False}
     decoder = {str(i): {**token, "content": text, "special": True} for i, text in enumerate(base.special)}
     named = {"cls_token": base.special[-1], "sep_token": base.special[0]}
-    found: dict[str, dict[str, Any]] = {"plain": {}}
-    found |= {json.dumps(flag): {"tokenizer_config.json": flag} for flag in FLAGS[base.kind]}
-    if base.kind == "WordPiece":
-        found["both"] = {"tokenizer_config.json": BOTH}
-    if name == "DebertaV2Tokenizer":
-        found["punctuation"] = {"tokenizer_config.json": {"split_by_punct": True}}
-    found["named"] = {"tokenizer_config.json": {**named, "bos_token": base.special[-1], "eos_token": base.special[0]}}
-    found["map"] = {"special_tokens_map.json": named, "added_tokens.json": {"[NEW]": len(vocabulary(base))}}
-    found["listed"] = {"tokenizer_config.json": {"added_tokens_decoder": decoder}, "special_tokens_map.json": named}
     rows = len(vocabulary(base))
     # the later one first
     later = {str(rows + 1): {**token, "content": "[new]"}, str(rows): {**token, "content": "we <"}}
-    found["unlisted"] = {"tokenizer_config.json": {"added_tokens_decoder": {}}}
-    found["later"] = {"tokenizer_config.json": {"added_tokens_decoder": {**later, **decoder}}}
-    found["extra"] = {"tokenizer_config.json": {"additional_special_tokens": ["[NEW]"], "new_token": "[new]"}}
-    found["flags"] = {"special_tokens_map.json": {"mask_token": {**token, "content": base.special[-1]}}}
-    found["begin and end"] = {"tokenizer_config.json": {"add_bos_token": True, "add_eos_token": True}}
-    found["split special"] = {"tokenizer_config.json": {"split_special_tokens": True}}
-    return found
+    found: dict[str, dict[str, Any]] = {"plain": {}}
+    found |= {json.dumps(flag): _settings(**flag) for flag in FLAGS[base.kind]}
+    if base.kind == "WordPiece":
+        found["both"] = _settings(strip_accents=True, do_lower_case=False)
+    if name == "DebertaV2Tokenizer":
+        found["punctuation"] = _settings(split_by_punct=True)
+    return found | {
+        "named": _settings(**named, bos_token=base.special[-1], eos_token=base.special[0]),
+        "map": {"special_tokens_map.json": named, "added_tokens.json": {"[NEW]": rows}},
+        "listed": {**_settings(added_tokens_decoder=decoder), "special_tokens_map.json": named},
+        "unlisted": _settings(added_tokens_decoder={}),
+        "later": _settings(added_tokens_decoder={**later, **decoder}),
+        "extra": _settings(additional_special_tokens=["[NEW]"], new_token="[new]"),
+        "flags": {"special_tokens_map.json": {"mask_token": {**token, "content": base.special[-1]}}},
+        "begin and end": _settings(add_bos_token=True, add_eos_token=True),
+        "split special": _settings(split_special_tokens=True),
+    }
+
+
+def _settings(**settings: Any) -> dict[str, Any]:
+    return {"tokenizer_config.json": settings}
 
 
 def vocabulary(base: Base) -> list[str]:
-    """The tokens in the order of their rows."""
     from tokenizers import pre_tokenizers
 
     capitals = [*LETTERS.upper()]
@@ -158,24 +154,17 @@ def tokenizer_json(base: Base, **changes: Any) -> dict[str, Any]:
     }
     normalizers = [{"type": "Lowercase"}, {"type": "Strip", "strip_left": True, "strip_right": True}]
     if base.kind == "Unigram":
-        normalizers.append({"type": "Precompiled", "precompiled_charsmap": charsmap()})
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": special,
-        "normalizer": {"type": "Sequence", "normalizers": normalizers},
-        "pre_tokenizer": {"type": "Whitespace"},
-        "post_processor": template,
-        "decoder": None,
-        "model": model,
-    } | changes
+        normalizers.append(charsmap(1024, bytes(1024)))  # without any character in it
+    normalizer = {"type": "Sequence", "normalizers": normalizers}
+    rules = {"normalizer": normalizer, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": template}
+    nothing: dict[str, Any] = {"version": "1.0", "truncation": None, "padding": None, "decoder": None}
+    return {**nothing, **rules, "added_tokens": special, "model": model} | changes
 
 
-def charsmap() -> str:
-    """A map of characters as sentencepiece stores it, without any character in it."""
-    trie = bytes(4 * 256)
-    return base64.b64encode(len(trie).to_bytes(4, "little") + trie).decode()
+def charsmap(size: int, trie: bytes) -> dict[str, Any]:
+    """A map of characters as sentencepiece stores it."""
+    raw = base64.b64encode(size.to_bytes(4, "little") + trie).decode()
+    return {"type": "Precompiled", "precompiled_charsmap": raw}
 
 
 def finder(folder: Path) -> Callable[[str], Path | None]:
