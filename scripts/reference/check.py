@@ -221,7 +221,7 @@ def make_or_check(
     return 1 if found else 0
 
 
-def compare_folders(old: Path, new: Path, only: list[str]) -> list[str]:
+def compare_folders(old: Path, new: Path, only: list[str], compare: Callable[..., Any] = compare_file) -> list[str]:
     """Name every difference, and print the packages whose versions differ."""
     made = files(new)
     asked = {*only, *(["golden"] if "bert" in only else [])}
@@ -229,7 +229,7 @@ def compare_folders(old: Path, new: Path, only: list[str]) -> list[str]:
     found = [f"{name}: is there, but is no longer made" for name in sorted(set(kept) - set(made))]
     found += [f"{name}: is made, but is not there" for name in sorted(set(made) - set(kept))]
     for name in sorted(set(made) & set(kept)):
-        found += compare_file(old, new, name)
+        found += compare(old, new, name)
     manifest = json.loads((old / MANIFEST).read_text(encoding="utf-8")) if (old / MANIFEST).exists() else {}
     strange = [name for name in kept if manifest.get("sha256", {}).get(name) != sha256(old / name)]
     found += [f"{name}: is not the file that the manifest names" for name in strange]

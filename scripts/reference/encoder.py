@@ -22,6 +22,7 @@ import re
 import shutil
 import sys
 import zlib
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -330,23 +331,19 @@ def make_all(target: Path, minilm: Path) -> None:
     check.write_manifest(target, "scripts/reference/encoder.py")
 
 
-def differences(old: Path, new: Path) -> list[str]:
-    found: list[str] = []
-    names = {path.relative_to(folder).as_posix() for folder in (old, new) for path in folder.glob("*/*")}
-    for name in sorted(names):
-        if not (old / name).exists() or not (new / name).exists():
-            found.append(f"{name}: is only in {'new' if (new / name).exists() else 'old'}")
-        elif name.endswith(".json"):
-            a, b = (json.loads((folder / name).read_text(encoding="utf-8")) for folder in (old, new))
-            found += check.compare_json(name, a, b)
-        else:
-            before, after = load_file(old / name), load_file(new / name)
-            # the blocks' input is a sum in GPT-2, elsewhere the output of a norm
-            entering = {key for key in before if key.endswith("|hidden_states.0")}
-            exact = {key for key in before if name.endswith("/model.safetensors") or "|inputs|" in key}
-            exact |= entering if name.startswith("gpt2") else set()
-            found += check.compare_arrays(name, before, after, exact, set(before) - entering)
-    return found
+def compare_file(old: Path, new: Path, name: str) -> Iterator[str]:
+    if name.endswith(".json"):
+        yield from check.compare_json(name, *(json.loads((f / name).read_text(encoding="utf-8")) for f in (old, new)))
+        return
+    before, after = load_file(old / name), load_file(new / name)
+    # the blocks' input is a sum in GPT-2, elsewhere the output of a norm
+    entering = {key for key in before if key.endswith("|hidden_states.0")}
+    exact = {key for key in before if name.endswith("/model.safetensors") or "|inputs|" in key}
+    exact |= entering if name.startswith("gpt2") else set()
+    yield from check.compare_arrays(name, before, after, exact, set(before) - entering)
+
+
+differences = partial(check.compare_folders, only=[], compare=compare_file)
 
 
 def main() -> int:

@@ -239,9 +239,8 @@ def test_the_reference_has_every_public_name_and_shows_no_other() -> None:
     listed = re.findall(r"^::: minibert\.families\.(\w+)$", families, re.MULTILINE)
     assert {*listed, "FAMILIES", "Family"} == set(minibert.families.__all__)
     # else a name would be in use and not public, or public again since it is called otherwise
-    shown = "".join(whole_pages().values()) + (ROOT / "README.md").read_text("utf-8")
-    shown += "".join(file.read_text("utf-8") for file in (ROOT / "scripts/readme/recipes").glob("*.py"))
-    shown += "".join(file.read_text("utf-8") for file in (ROOT / "scripts/study").rglob("*.py"))
+    files = ROOT / "README.md", *ROOT.glob("scripts/readme/recipes/*.py"), *ROOT.glob("scripts/study/**/*.py")
+    shown = "".join([*whole_pages().values(), *(file.read_text("utf-8") for file in files)])
     for page, of in CLASSES.items():
         assert left_out(page) <= set(dir(of))
         for name in left_out(page):
@@ -252,12 +251,9 @@ def test_the_reference_by_task_has_every_public_name_with_a_sentence() -> None:
     own = hooks()
     text = (SITE / "pages/api/tasks.md").read_text("utf-8")
     named = {name for found in own.NAMES.findall(text) for name in found.split()}
-    methods = {
-        f"{of.__name__}.{name}"
-        for page, of in CLASSES.items()
-        for name in set(dir(of)) - left_out(page)
-        if name[0] != "_" and isinstance(getattr(of, name), FunctionType | property)
-    }
+    public = [(of, name) for page, of in CLASSES.items() for name in set(dir(of)) - left_out(page) if name[0] != "_"]
+    kinds = FunctionType | property
+    methods = {f"{of.__name__}.{name}" for of, name in public if isinstance(getattr(of, name), kinds)}
     parts = {f"families.{name}" for name in set(minibert.families.__all__) - {"FAMILIES", "Family"}}
     commands = {f"${name}" for name in COMMANDS}
     assert named == {*minibert.__all__, *methods, *parts, *commands, "bulk.stored.StoredVectors"}

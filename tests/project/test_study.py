@@ -170,14 +170,13 @@ UNTRAINED = ("002_sinusoids_t5", "t5_relative_bias")  # what they look at
 def test_what_is_said_of_bert_base_holds_for_its_positions(bert_positions: Array, minilm: Path, tmp_path: Path) -> None:
     """Its own position rows and vocabulary, word rows made up: all that 000 checks for this model alone."""
     config = {**BERT, "vocab_size": 30522, "hidden_size": 768, "max_position_embeddings": 512}
-    normal = np.random.default_rng(0).standard_normal
-    named = {
-        "embeddings.word_embeddings.weight": np.float32(0.04) * normal((30522, 768), np.float32),
-        "embeddings.position_embeddings.weight": bert_positions,
-        "embeddings.token_type_embeddings.weight": normal((2, 768), np.float32),
-        "embeddings.LayerNorm.weight": np.ones(768, np.float32),
-        "embeddings.LayerNorm.bias": np.zeros(768, np.float32),
-    }
+    normal, one = np.random.default_rng(0).standard_normal, np.ones(768, np.float32)
+    rows = {
+        "word_embeddings.weight": np.float32(0.04) * normal((30522, 768), np.float32),
+        "position_embeddings.weight": bert_positions, "token_type_embeddings.weight": normal((2, 768), np.float32),
+        "LayerNorm.weight": one, "LayerNorm.bias": 0 * one,
+    }  # fmt: skip
+    named = {f"embeddings.{name}": array for name, array in rows.items()}
     folder = write_bert_tokenizer(write(tmp_path / "bert-base-uncased", config, named), minilm)
     printed = run("000_bert_positions", tmp_path, MINIBERT_BERT=str(folder))
     assert "a neighbour is the most similar row for 473 of 512 positions\n" in printed
@@ -321,13 +320,12 @@ def test_bert_base_is_known_by_its_numbers(study: ModuleType, bert_positions: Ar
 def test_prints_and_pictures_have_a_name_that_tells_models_apart(study: ModuleType, tmp_path: Path) -> None:
     for folder in ("my-bert", "package/model"):
         (tmp_path / folder).mkdir(parents=True)
+    hub = "google-bert/bert-base-uncased"
     names = {
-        "google-bert/bert-base-uncased": "google-bert/bert-base-uncased",
-        "/cache/models--google-bert--bert-base-uncased/snapshots/86b5": "google-bert/bert-base-uncased",
-        str(tmp_path / "my-bert"): "my-bert",
-        str(tmp_path / "package" / "model"): "package/model",
+        hub: hub, "/cache/models--google-bert--bert-base-uncased/snapshots/86b5": hub,
+        str(tmp_path / "my-bert"): "my-bert", str(tmp_path / "package" / "model"): "package/model",
         str(study.GPT2): "gpt2-words, a small GPT-2 trained on words",
-    }
+    }  # fmt: skip
     assert {source: study.Model(None, source, True).name for source in names} == names
     assert study.Model(None, "GPT-2", False).name == "an UNTRAINED GPT-2, random numbers"
 

@@ -167,14 +167,12 @@ absolute, by_heart = probes.absolute_position_error, partial(probes.absolute_pos
 @pytest.mark.parametrize(
     ("model", "probe", "mean", "lowest", "highest"),  # as the study files and docstrings state them
     [
-        ("minilm", absolute, 15.62, 14.48, 17.03),
-        ("minilm", by_heart, 58.03, 50.9, 63.5),
+        ("minilm", absolute, 15.62, 14.48, 17.03), ("minilm", by_heart, 58.03, 50.9, 63.5),
         ("minilm", probes.relative_position_error, 0.0568, 0.039, 0.072),
-        ("bert", absolute, 30.14, 28.04, 36.34),
-        ("bert", by_heart, 34.25, 32.9, 35.9),
+        ("bert", absolute, 30.14, 28.04, 36.34), ("bert", by_heart, 34.25, 32.9, 35.9),
         ("bert", probes.relative_position_error, 0.1237, 0.1035, 0.1427),
     ],
-)
+)  # fmt: skip
 def test_learned_tables_over_ten_shuffles(
     model: str, probe: Any, mean: float, lowest: float, highest: float, request: pytest.FixtureRequest
 ) -> None:
