@@ -121,11 +121,7 @@ def test_each_pattern_finds_its_sentence_in_docstrings_comments_and_pages() -> N
         texts = [text for _, text in read if text]
         assert len(texts) == 3, pattern
         assert all(re.search(PATTERNS[pattern][0], text, re.IGNORECASE) for text in texts), pattern
-    vague = (
-        "What becomes of scores, in place.",
-        "Where one mistake explains all, its name is taken.",
-        "A name of its own.",
-    )
+    vague = "What becomes of scores.", "Where one mistake explains all, its name is taken.", "A name of its own."
     for sentence in (*vague, "Softmax over visible keys, in place.", "Whatever a caller passes is checked."):
         (first,) = (text for _, text in first_sentences(f'def f():\n    """{sentence} More. What else."""\n'))
         assert bool(VAGUE.search(first)) is (sentence in vague), sentence

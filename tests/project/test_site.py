@@ -182,7 +182,7 @@ def test_the_weeks_of_the_plan_have_each_page_and_lab_in_the_order_of_reading() 
 
 def test_minutes_are_counted() -> None:
     assert course.minutes("five_minutes")[1] == [10, 10]
-    assert 4 <= course.minutes("five_minutes")[0] <= 7
+    assert 4 <= course.minutes("five_minutes")[0] <= 6
     assert course.each(course.minutes("1_input_layer")[1]) == "3 x 3, 3 x 6, 2 x 12"
 
 
