@@ -42,6 +42,10 @@ class Loads(HTMLParser):
             self.found.append(f"{tag} {source}")
 
 
+def printed(outputs: list[dict[str, Any]]) -> str:
+    return "".join("".join(output.get("text", "")) for output in outputs)
+
+
 def of_today(name: str) -> list[dict[str, Any]]:
     """The cells of a study and its answers, as they were run."""
     if names := absent(*NEEDS):
@@ -71,12 +75,11 @@ def test_a_study_says_what_it_claims_and_draws_its_pictures(name: str) -> None:
     assert not any(output.get("name") == "stderr" for output in outputs), "a warning"
     assert sum("image/png" in output.get("data", {}) for output in outputs) == len(FILES[name])
     # a line may arrive in two outputs
-    told = ["".join("".join(output.get("text", "")) for output in cell["outputs"]) for cell in code]
+    told = [printed(cell["outputs"]) for cell in code]
     lines = [len(text.splitlines()) for text in told]
     assert max(lines) <= MOST_LINES, f"cell {lines.index(max(lines)) + 1} prints {max(lines)} lines"
-    printed = "".join(told)
-    assert [said for said in SAID.get(name, ()) if said not in printed] == []
-    assert ("UNTRAINED" in printed) == (name in UNTRAINED)
+    assert [said for said in SAID.get(name, ()) if said not in "".join(told)] == []
+    assert ("UNTRAINED" in "".join(told)) == (name in UNTRAINED)
 
 
 def test_a_page_fetches_and_runs_nothing(folder: Path) -> None:
@@ -140,7 +143,7 @@ def test_the_lab_has_blanks_and_its_answers_apart(minilm: Path, tmp_path: Path) 
         assert sum("...  # " in cell for cell in open_) == exercises
         assert not any("...  # " in cell for cell in filled)
         outputs = [output for cell in answers["cells"] for output in cell.get("outputs", ())]
-        assert "".join("".join(output.get("text", "")) for output in outputs).count(": right\n") == exercises
+        assert printed(outputs).count(": right\n") == exercises
         assert not any(cell.get("outputs") for cell in blank["cells"])
         for folder in ("", "answers"):
             assert (tmp_path / "lab" / folder / "lab.py").read_bytes() == (STUDY / "lab" / "lab.py").read_bytes()
@@ -159,5 +162,5 @@ def check_that_it_runs_where_it_was_moved(lab: Path, name: str) -> None:
             patch.setenv(key, value)
         resources = {"metadata": {"path": str(lab / "answers")}}
         nbclient.NotebookClient(notebook, timeout=CHILD_SECONDS, kernel_name="python3", resources=resources).execute()
-    printed = "".join(str(output.get("text", "")) for cell in notebook.cells for output in cell.get("outputs", ()))
-    assert "model: " in printed and printed.count(": right\n") == 9
+    said = printed([output for cell in notebook.cells for output in cell.get("outputs", ())])
+    assert "model: " in said and said.count(": right\n") == 9
