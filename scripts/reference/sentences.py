@@ -79,9 +79,8 @@ def with_wordpiece(folder: Path, **settings: Any) -> Path:
 
 
 def gpt2(folder: Path) -> Path:
-    checkpoints.write_byte_level(
-        raw(folder, "GPT2Model", vocab_size=261, n_embd=8, n_layer=2, n_head=2, n_positions=32)
-    )
+    raw(folder, "GPT2Model", vocab_size=261, n_embd=8, n_layer=2, n_head=2, n_positions=32)
+    checkpoints.write_byte_level(folder)
     settings = {"tokenizer_class": "GPT2Tokenizer", "pad_token": "<|endoftext|>", "model_max_length": 32}
     dump(folder / "tokenizer_config.json", settings)
     return folder
@@ -325,12 +324,9 @@ def differences(old: Path, new: Path) -> Iterator[str]:
 
 
 def run(
-    about: str | None,
-    prefix: str,
-    builders: tuple[Builder, ...],
-    finish: Finish = with_vectors,
+    about: str | None, prefix: str, builders: tuple[Builder, ...], finish: Finish = with_vectors,
     compare: Any = differences,
-) -> int:
+) -> int:  # fmt: skip
     """Run the command line of a maker of folders, whose docstring is `about`."""
     make = partial(make_folders, prefix=prefix, builders=builders, finish=finish)
     return make_or_check(parser_of(about).parse_args().check, ROOT / "tests" / "reference", make, compare)
