@@ -40,9 +40,8 @@ IN_SHELL = {"local_files_only=True": "--local-files-only"}
 
 
 def arguments_of(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "bulk_ray.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("bulk_ray.py", description=__doc__, formatter_class=raw)
     parser.add_argument("input", type=Path, metavar="INPUT", help="a Parquet file, or a folder of *.parquet")
     parser.add_argument("output", type=Path, metavar="OUTPUT", help="a folder that is not there, or empty")
     parser.add_argument("-m", "--model", required=True, metavar="M", help="a folder, or a name on the Hub")
@@ -136,10 +135,8 @@ def start(address: str | None, workers: int) -> None:
     ray.init(address, **here)
     cores = ray.cluster_resources().get("CPU", 0)
     if cores < workers + 1:  # Ray would wait forever for a core to read on, and the workers for their input
-        raise ValueError(
-            f"--concurrency {workers} needs {workers + 1} cores, one of them to read and write; this cluster has "
-            f"{cores:g} now"
-        )
+        needs = f"--concurrency {workers} needs {workers + 1} cores, one of them to read and write"
+        raise ValueError(f"{needs}; this cluster has {cores:g} now")
 
 
 def write(source: Path, folder: Path, encoder: minibert.Encoder, arguments: argparse.Namespace) -> None:
@@ -168,21 +165,13 @@ def write(source: Path, folder: Path, encoder: minibert.Encoder, arguments: argp
             return table.append_column(VECTOR, rows)
 
     ray.data.DataContext.get_current().enable_progress_bars = sys.stderr.isatty()
-    (
-        # a folder, not a list of its files: for a list Ray 2.60 imports on several threads at once, and fails
-        ray.data.read_parquet(str(source))
-        .repartition(target_num_rows_per_block=arguments.rows_per_shard)
-        # With one core each Ray sets OMP_NUM_THREADS=1, and OpenBLAS obeys. Measured with two workers on two cores: two
-        # threads each cost 1.6 to 2.3 times the processor's time
-        .map_batches(
-            Worker,
-            batch_size=None,
-            batch_format="pyarrow",
-            compute=ray.data.ActorPoolStrategy(size=arguments.concurrency),
-            num_cpus=1,
-        )
-        .write_parquet(str(folder))
-    )
+    # a folder, not a list of its files: for a list Ray 2.60 imports on several threads at once, and fails
+    rows = ray.data.read_parquet(str(source)).repartition(target_num_rows_per_block=arguments.rows_per_shard)
+    # With one core each Ray sets OMP_NUM_THREADS=1, and OpenBLAS obeys. Measured with two workers on two cores: two
+    # threads each cost 1.6 to 2.3 times the processor's time
+    workers = ray.data.ActorPoolStrategy(size=arguments.concurrency)
+    made = rows.map_batches(Worker, batch_size=None, batch_format="pyarrow", compute=workers, num_cpus=1)
+    made.write_parquet(str(folder))
 
 
 def finish(folder: Path, output: Path, rows: int) -> None:
@@ -191,10 +180,8 @@ def finish(folder: Path, output: Path, rows: int) -> None:
 
     found = sum(parquet.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
     if found != rows:
-        raise ValueError(
-            f"{folder}: expected {rows:,} rows, found {found:,}; do all machines see this folder, and has the input "
-            "changed meanwhile?"
-        )
+        asked = "do all machines see this folder, and has the input changed meanwhile?"
+        raise ValueError(f"{folder}: expected {rows:,} rows, found {found:,}; {asked}")
     if output.exists():
         output.rmdir()  # it is empty: checked before
     folder.rename(output)

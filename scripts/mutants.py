@@ -136,13 +136,11 @@ def path_of(wing: Wing, mutant: Mutant) -> Path:
 
 def checked() -> None:
     """Exit if a text does not occur exactly once in its file, or a test file is not there."""
-    for wing in WINGS.values():
-        for mutant in wing.mutants:
-            path = path_of(wing, mutant)
-            found = (ROOT / path).read_text(encoding="utf-8").count(mutant.text)
-            if found != 1:
-                sys.exit(f"expected {mutant.text!r} once in {path}, found it {found} times; write another")
-            tests_of(mutant)
+    for wing, mutant in ((each, mutant) for each in WINGS.values() for mutant in each.mutants):
+        path = path_of(wing, mutant)
+        if (found := (ROOT / path).read_text(encoding="utf-8").count(mutant.text)) != 1:
+            sys.exit(f"expected {mutant.text!r} once in {path}, found it {found} times; write another")
+        tests_of(mutant)
 
 
 def tests_of(mutant: Mutant) -> list[str]:

@@ -38,10 +38,8 @@ def main() -> None:
     if sys.platform != "linux":
         parser.error(f"expected Linux, whose /proc the benchmark reads, found {sys.platform}")
     if not (real_model() / "model.safetensors").is_file():
-        parser.error(
-            f"expected all-MiniLM-L6-v2, found no model.safetensors in {real_model()}: install it by sh scripts/demo, "
-            "or name its folder in MINIBERT_MODEL"
-        )
+        how = "install it by sh scripts/demo, or name its folder in MINIBERT_MODEL"
+        parser.error(f"expected all-MiniLM-L6-v2, found no model.safetensors in {real_model()}: {how}")
     if lacking := [name for name in ("pyarrow", "starlette", "uvicorn") if not installed(name)]:
         parser.error(f"expected {', '.join(lacking)}: pip install '.[bench,bulk,serve]'")
     before = arguments.before and arguments.before.resolve()

@@ -118,14 +118,11 @@ def waiting(function: str, *arguments: object) -> Iterator[int]:
 def server(*options: object) -> Iterator[tuple[str, int]]:
     """Start `minibert serve`; return its port and the number of its process."""
     run = [sys.executable, "-m", "minibert", "serve", *map(str, options), "--port", "0"]
-    with subprocess.Popen(
-        run, stderr=subprocess.PIPE, text=True, env=environment(), preexec_fn=partial(begin, CORES)
-    ) as process:
-        try:
-            assert process.stderr is not None  # a pipe
-            yield process.stderr.readline().partition("127.0.0.1:")[2].partition("/")[0], process.pid
-        finally:
-            process.terminate()
+    given: dict[str, Any] = {"stderr": subprocess.PIPE, "env": environment(), "preexec_fn": partial(begin, CORES)}
+    with subprocess.Popen(run, text=True, **given) as process, ExitStack() as stack:
+        stack.callback(process.terminate)
+        assert process.stderr is not None  # a pipe
+        yield process.stderr.readline().partition("127.0.0.1:")[2].partition("/")[0], process.pid
 
 
 def process(code: str) -> tuple[float, float]:

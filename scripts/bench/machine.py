@@ -69,10 +69,8 @@ def commit() -> str:
     found = subprocess.run([*git, "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, check=False)
     if found.returncode:
         return "unknown"
-    changed = subprocess.run(
-        [*git, "status", "--porcelain", "minibert", "scripts/bench"], capture_output=True, text=True, check=True
-    )
-    return found.stdout.strip() + " with changes" * bool(changed.stdout)
+    changed = subprocess.check_output([*git, "status", "--porcelain", "minibert", "scripts/bench"])
+    return found.stdout.strip() + " with changes" * bool(changed)
 
 
 def machine() -> str:

@@ -68,9 +68,7 @@ def rise(batch: str, threads: str) -> tuple[int, int]:
         layer(np.arange(start, min(start + 512, rows)), threads=int(threads))
     ids = np.random.default_rng(0).integers(0, rows, (int(batch), 256))
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(
-        0
-    )  # freed memory of earlier calls goes back to the system; otherwise this call seems to need less
+    ctypes.CDLL(None).malloc_trim(0)  # freed memory goes back to the system: else this call seems to need less
     Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = kibibytes("status", "VmRSS")
     result = layer(ids, threads=int(threads))
@@ -85,9 +83,8 @@ def workers(settings: Settings) -> Iterator[Row]:
     sums = {}
     for way in (ALONE, MAPPED, FORKED):
         with ExitStack() as stack:
-            started = [
-                stack.enter_context(waiting("memory.worker", way)) for _ in range(1 if way == FORKED else WORKERS)
-            ]
+            ways = [way] * (1 if way == FORKED else WORKERS)
+            started = [stack.enter_context(waiting("memory.worker", way)) for way in ways]
             children = Path(f"/proc/{started[0]}/task/{started[0]}/children").read_text().split()
             sums[way] = [float(sum(kibibytes("smaps_rollup", "Pss", each) for each in (*started, *children)))]
     for way in (MAPPED, FORKED):
@@ -135,6 +132,5 @@ def private(folder: str, low: str) -> tuple[int, int]:
 def disk(settings: Settings) -> Iterator[Row]:
     folders = folder_of(settings.models, "static"), real_model()
     ours, other = ([float(sum(p.stat().st_size for p in each.iterdir() if p.is_file()))] for each in folders)
-    yield compare(
-        "a static model's folder on the disk", ours, other, MINILM, unit="B", note="of the disk, not of memory"
-    )
+    note = "of the disk, not of memory"
+    yield compare("a static model's folder on the disk", ours, other, MINILM, unit="B", note=note)

@@ -84,11 +84,8 @@ def short_texts(count: int, fewest: int = 5, most: int = 40) -> list[str]:
     generator = np.random.default_rng(0)
     lengths = generator.integers(fewest, most + 1, count)
     drawn = (len(words()) * generator.random(int(lengths.sum())) ** 3).astype(np.int64)
-    ends = np.cumsum(lengths)
-    return [
-        " ".join(words()[i] for i in drawn[end - length : end]).capitalize() + "."
-        for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)
-    ]
+    parts = np.split(drawn, np.cumsum(lengths)[:-1])
+    return [" ".join(words()[i] for i in part).capitalize() + "." for part in parts]
 
 
 # -- made in a separate process ------------------------------------------------------------------------------------
@@ -140,10 +137,8 @@ def write_onnx(to: str, folder: str) -> None:
     axes = {name: {0: "batch"} if name == "result" and ranks else {0: "batch", 1: "seq"} for name in (*names, "result")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the older exporter traces; the newer exporter needs another package
-        torch.onnx.export(
-            First(), example, to, opset_version=17, input_names=names, output_names=["result"], dynamo=False,
-            dynamic_axes=axes,
-        )  # fmt: skip
+        named = {"input_names": names, "output_names": ["result"], "dynamic_axes": axes}
+        torch.onnx.export(First(), example, to, opset_version=17, dynamo=False, **named)
 
 
 def write_texts(to: str, count: str, fewest: str, most: str) -> None:

@@ -40,9 +40,8 @@ def search(settings: Settings) -> Iterator[Row]:
             what = f"{number} question{'s' * (number > 1)}, {count:,} vectors of {vectors.shape[1]} {precision} numbers"
             yield compare(what, times["search"], times[PRODUCT], PRODUCT, most(1.5) if precision == "float32" else None)
         before, peak = child("search.memory", folder, vectors.shape[1])
-        yield compare(
-            "its own memory, 16 questions", [peak - before], [before], "Python, NumPy and minibert", LIMIT, "B"
-        )
+        what, peer = "its own memory, 16 questions", "Python, NumPy and minibert"
+        yield compare(what, [peak - before], [before], peer, LIMIT, "B")
 
 
 def questions(number: int, dim: int) -> np.ndarray:

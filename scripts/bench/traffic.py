@@ -9,6 +9,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -25,11 +26,7 @@ from .measure import Row, Settings, most
 from .memory import kibibytes
 from .models import real_model, short_texts
 
-CROWD, QUERIES, NAME = (
-    200,
-    2,
-    "minilm",
-)  # callers, each with its kind of request in turn; different queries; the first model
+CROWD, QUERIES, NAME = 200, 2, "minilm"  # callers, who take kinds of requests in turn; queries; the first model
 NEAR = 1e-5  # measured 2.9e-6 in the small sparse folder, whose weights are larger
 LENGTH, QUICK, LOOK = 45.0, 15.0, 0.5  # seconds in all, and between two readings
 SPARSE, RERANKER = (ROOT / "tests" / "reference" / name for name in ("uses-sparse", "uses-reranker"))
@@ -63,10 +60,9 @@ def traffic(settings: Settings) -> Iterator[Row]:
     yield Row(f"{seconds:.0f} s of {CROWD} callers", f"{sum(count.values())} requests", limit="every answer as due",
               met=not wrong, note="; ".join([requests, *wrong[:3]]))  # fmt: skip
     third = len(looks) // 3
+    parts = looks[third:-third], looks[-third:]
     for key, limit in (("MiB of memory", most(1.05)), ("files", most(1.1)), ("threads", most(1.1))):
-        before, after = (
-            statistics.median(look[key] for look in part) for part in (looks[third:-third], looks[-third:])
-        )
+        before, after = (statistics.median(look[key] for look in part) for part in parts)
         yield Row(f"its {key}", f"{after:.4g}", f"{before:.4g} in the second third", f"**{after / before:.2f}** x",
                   limit=str(limit), met=limit.met(after / before))  # fmt: skip
 
@@ -92,13 +88,10 @@ def asked(port: str, path: str, body: Any, *, status: int = 200) -> Any:
     """Send one request as OpenAI's client does, again after 503; return the answer if its status is right."""
     sent = body if isinstance(body, bytes) else json.dumps(body).encode()
     while True:
-        connection = HTTPConnection("127.0.0.1", int(port))
-        try:
+        with closing(HTTPConnection("127.0.0.1", int(port))) as connection:
             connection.request("POST", path, sent)
             answer = connection.getresponse()
             got = answer.read()
-        finally:
-            connection.close()
         if answer.status != 503:
             assert answer.status == status, f"{answer.status} {got[:100]!r}"
             return json.loads(got)

@@ -44,10 +44,8 @@ def ask():
 threading.Thread(target=ask, daemon=True).start()
 main(["serve", sys.path[0] + "/model", "--port", port])
 """
-STARTS = {
-    "AWS Lambda: the handler's first answer": ("", HANDLER),
-    "container: the server's first answer": ("[serve]", SERVER),
-}
+SERVED = "container: the server's first answer"
+STARTS = {"AWS Lambda: the handler's first answer": ("", HANDLER), SERVED: ("[serve]", SERVER)}
 
 
 def made(folder: Path, extra: str, model: Path) -> Path:
@@ -97,7 +95,7 @@ def main() -> None:
             without, kept = (size(folder) / 1e6 for folder, *_ in pairs[what])
             print(f"| its folder, the model in it | {without:.0f} MB | {kept:.0f} MB | {without / kept:.2f} x |")
         if debian:
-            pairs[f"{what}, in Debian"] = [(folder, code, debian) for folder, code, _ in pairs[what]]
+            pairs[f"{SERVED}, in Debian"] = [(folder, code, debian) for folder, code, _ in pairs[SERVED]]
         taken = {what: [[start(*one) for one in pair] for _ in range(rounds + 1)][1:] for what, pair in pairs.items()}
         for what, rows in taken.items():
             without, kept = (statistics.median(row[i] for row in rows) for i in (0, 1))

@@ -2,18 +2,21 @@
 """Print README's table of figures: size counted now, all else from the benchmark's last run.
 
 python scripts/readme/figures.py        needs the extra `bench`, whose packages are counted
+
+A size is disk space as `du` counts it, without Python's compiled files: pip writes them, other installers do not. They
+add 30 MB to minibert's.
 """
 
 from __future__ import annotations
 
 import re
-from collections import ChainMap
-from importlib.metadata import PackageNotFoundError
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-from installed_size import NAME, closure
-
-RESULTS = Path(__file__).resolve().parents[2] / "scripts" / "bench" / "results.md"
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS, PACKAGE, NAME = ROOT / "scripts" / "bench" / "results.md", ROOT / "minibert", "minibert-numpy"
 PEERS = {"sentence-transformers": ("sentence-transformers",), "ONNX Runtime": ("onnxruntime", "tokenizers")}
 # README's row -> section of the benchmark, and the first cell of its row
 ROWS = {
@@ -46,12 +49,8 @@ def figures(section: str, row: str) -> list[str]:
 
 def difference(peer: str) -> str:
     """Find the largest difference from a peer's vectors."""
-    found = [
-        number
-        for section, row in ROWS.values()
-        for number in re.findall(r"results differ by ([\de-]+)", lines(section, row)[peer][-1])
-    ]
-    return max(found, key=float)
+    notes = "".join(lines(*row)[peer][-1] for row in ROWS.values())
+    return max(re.findall(r"results differ by (\de-\d+)", notes), key=float)
 
 
 def unmet() -> str:
@@ -81,23 +80,54 @@ def measured() -> str:
     return f"{table}\n\n{unmet()}{machine()}."
 
 
-def installed() -> list[int]:
-    """Count the megabytes of minibert and of each peer, with all that they need."""
-    sizes = []
-    for packages in ((NAME,), *PEERS.values()):
-        try:
-            each = [closure(package) for package in packages]
-        except PackageNotFoundError as error:
-            told = f"figures.py counts the size of {error.name}, which is not here: pip install '.[bench]'"
-            raise SystemExit(told) from None
-        sizes.append(round(sum(dict(ChainMap(*each)).values()) / 1e6))
-    return sizes
+def needed(name: str, found: dict[str, Distribution]) -> None:
+    """Follow the requirements of an installed package that apply here, without extras."""
+    for line in distribution(name).requires or ():
+        requirement, _, marker = line.partition(";")
+        required = re.match(r"[A-Za-z0-9._-]+", requirement)
+        if required is None or "extra" in marker or required.group().lower() in found:
+            continue
+        with suppress(PackageNotFoundError):  # the requirement is for another system or Python
+            found[required.group().lower()] = distribution(required.group())
+            needed(required.group(), found)
+
+
+def on_disk(paths: Iterable[Path]) -> int:
+    """Add up the disk blocks of the paths that exist, each once."""
+    found = {path.lstat().st_ino: 512 * path.lstat().st_blocks for path in paths if path.exists()}
+    return sum(found.values())
+
+
+def size_of(package: Distribution) -> int:
+    """Compute the space of a package: its files, and their folders."""
+    top = Path(str(package.locate_file(""))).resolve()
+    files = [Path(str(package.locate_file(file))).resolve() for file in package.files or () if file.suffix != ".pyc"]
+    folders = {folder for file in files for folder in file.parents if top in folder.parents}
+    return on_disk([*files, *folders])
+
+
+def own_size() -> int:
+    """Compute the space of an installed minibert, even if this minibert runs from a clone."""
+    hidden = {"__pycache__", ".mypy_cache", ".ruff_cache"}
+    return on_disk(path for path in [PACKAGE, *PACKAGE.rglob("*")] if not hidden & set(path.parts))
+
+
+def megabytes(*packages: str) -> float:
+    """Compute the space of packages and of all that they need. Raises PackageNotFoundError."""
+    found = {name: distribution(name) for name in packages if name != NAME}
+    for name in packages:
+        needed(name, found)
+    return (sum(map(size_of, found.values())) + own_size() * (NAME in packages)) / 1e6
 
 
 def main() -> None:
     """Print the table."""
+    try:
+        sizes = [f"{megabytes(*packages):,.0f} MB" for packages in ((NAME,), *PEERS.values())]
+    except PackageNotFoundError as error:
+        raise SystemExit(f"the size of {error.name} is counted, which is not here: pip install '.[bench]'") from None
     print(f"| | minibert | {' | '.join(PEERS)} |\n|---|---|---|---|")
-    print(f"| installed, without Python's compiled files | {' | '.join(f'{size:,} MB' for size in installed())} |")
+    print(f"| installed, without Python's compiled files | {' | '.join(sizes)} |")
     print(measured())
 
 

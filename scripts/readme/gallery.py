@@ -1,13 +1,12 @@
 """Draw the README's picture, scripts/readme/gallery/page.png: the page of one sentence, in a small file.
 
-    python scripts/readme/gallery.py [--model ./all-MiniLM-L6-v2] [--output FILE]
+    MINIBERT_MODEL=folder python scripts/readme/gallery.py
 
 Chromium draws the page of `minibert explain --html`: this needs the extra `browser`, and chromium on the path.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 from io import BytesIO
@@ -19,7 +18,7 @@ from playwright.sync_api import sync_playwright
 import minibert
 from minibert.show.page import page
 
-LARGEST = 100_000  # bytes
+PICTURE, LARGEST = Path(__file__).with_name("gallery") / "page.png", 100_000  # bytes
 SENTENCE = "The bank of the river was muddy."
 BLOCK, HEAD, BANK, RIVER, TOKENS = "0", "4", 2, 5, 10  # README's example prints this weight
 
@@ -50,18 +49,8 @@ def draw(model: str) -> Image.Image:
     return drawn.crop((0, 0, drawn.width, int(attended["y"] + attended["height"])))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="draw the README's picture")
-    parser.add_argument("--model", default=os.environ.get("MINIBERT_MODEL"), help="a folder of all-MiniLM-L6-v2")
-    parser.add_argument("--output", type=Path, default=Path(__file__).with_name("gallery") / "page.png", metavar="FILE")
-    arguments = parser.parse_args()
-    if arguments.model is None:
-        parser.error("name the folder of all-MiniLM-L6-v2 with --model or MINIBERT_MODEL; scripts/demo prints it")
-    # a palette: the colour map has 256 colours, and they need a third of the bytes
-    draw(arguments.model).quantize(256, dither=Image.Dither.NONE).save(arguments.output, optimize=True)
-    if (size := arguments.output.stat().st_size) > LARGEST:
-        raise SystemExit(f"{arguments.output} has {size:,} bytes, more than {LARGEST:,}; draw less of it")
-
-
 if __name__ == "__main__":
-    main()
+    # a palette: the colour map has 256 colours, and they need a third of the bytes
+    draw(os.environ["MINIBERT_MODEL"]).quantize(256, dither=Image.Dither.NONE).save(PICTURE, optimize=True)
+    if (size := PICTURE.stat().st_size) > LARGEST:
+        raise SystemExit(f"{PICTURE} has {size:,} bytes, more than {LARGEST:,}; draw less of it")

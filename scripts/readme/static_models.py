@@ -17,12 +17,12 @@ import os
 import platform
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from pydoc_data.topics import topics
 
 import numpy as np
-from contrasts import CONTRASTS, NEGATION, ROLES
+from contrasts import CONTRASTS
 from numpy.typing import NDArray
 
 import minibert
@@ -56,13 +56,10 @@ def topics_of_help() -> Pairs:
 def docstrings() -> Pairs:
     """Read the docstrings in the sources: nothing is imported."""
 
-    def each() -> Iterator[tuple[str, str] | None]:
-        for path in sorted(Path(os.__file__).parent.glob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                    yield split(ast.get_docstring(node) or "")
-
-    return unlike(each())[:DOCSTRINGS]
+    sources = (path.read_text(encoding="utf-8") for path in sorted(Path(os.__file__).parent.glob("*.py")))
+    nodes = (node for source in sources for node in ast.walk(ast.parse(source)))
+    documented = (node for node in nodes if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef))
+    return unlike(split(ast.get_docstring(node) or "") for node in documented)[:DOCSTRINGS]
 
 
 def plurals(folder: str) -> Pairs:
@@ -78,7 +75,7 @@ def ranked(encode: Encode, pairs: Pairs) -> NDArray[np.int64]:
 
 def right(encode: Encode) -> int:
     """Count the contrasts of contrasts.py in which the sentence of the same meaning is nearer."""
-    found = (encode(list(three)) for three in (*CONTRASTS, NEGATION, ROLES))
+    found = (encode(list(three)) for three in CONTRASTS)
     return sum(bool(first @ meaning > first @ words) for first, words, meaning in found)
 
 
@@ -108,9 +105,8 @@ def main() -> None:
             same = orders["static"] == orders["MiniLM"][:, :1]
             cells.append(f"{same[:, 0].mean():.0%}, {same[:, :10].any(axis=1).mean():.0%}")
             print(f"| {kind} | {len(pairs):,} | {' | '.join(cells)} |")
-        count = len((*CONTRASTS, NEGATION, ROLES))
-        cells = [f"{right(encode)} of {count}" for encode in ways.values()]
-        print(f"| the five contrasts above, meaning before words | {count} | {' | '.join(cells)} | |")
+        cells = [f"{right(encode)} of {len(CONTRASTS)}" for encode in ways.values()]
+        print(f"| the five contrasts above, meaning before words | {len(CONTRASTS)} | {' | '.join(cells)} | |")
 
 
 if __name__ == "__main__":

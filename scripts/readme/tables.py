@@ -29,10 +29,7 @@ def main(words: list[str]) -> None:
         head, command, tail = part.groups()
         if words and not any(word in command for word in words):
             return part.group(0)
-        printed = subprocess.run(
-            command, shell=True, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True
-        )
-        body = printed.stdout.strip("\n")
+        body = subprocess.check_output(command, shell=True, cwd=ROOT, env=environment, text=True).strip("\n")
         fenced = body if body.startswith("|") or "\n|" in body else f"```\n{body}\n```"
         return f"{head}{fenced}\n{tail}"
 

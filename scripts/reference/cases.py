@@ -77,7 +77,14 @@ def like_bert(
     names = ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm")
     parts = (*(f"embeddings.{part}" for part in names if without not in part), *extra)
     given = {"sum_enters": "embeddings.LayerNorm", "position": "embeddings.position_embeddings", **(fields or {})}
-    return Case(name, name, f"{stem}Model", f"{stem}Model", parts, small(**config), kinds, **given)
+    return of(name, stem, parts, small(**config), kinds, **given)
+
+
+def of(
+    name: str, stem: str, parts: tuple[str, ...], config: dict[str, Any], kinds: tuple[str, ...], **fields: Any
+) -> Case:
+    """A family's first case: the base model's class writes the file."""
+    return Case(name, name, f"{stem}Model", f"{stem}Model", parts, config, kinds, **fields)
 
 
 def encoders() -> tuple[Case, ...]:
@@ -96,16 +103,13 @@ def encoders() -> tuple[Case, ...]:
     mpnet = like_bert(
         "mpnet", "MPNet", (*LEARNED, UNMASKED, UNLIKE), without="type", fields=counts_pads, pad_token_id=1,
         layer_norm_eps=1e-5)
-    ernie = like_bert(
-        "ernie", "Ernie", (*CACHED, "tasks"), extra=("embeddings.task_type_embeddings",), use_task_id=True
-    )
-    nomic = like_bert("nomic_bert", "NomicBert", (*PADDED, "types"), without="position", fields={"position": ""})
-    gte = like_bert(
-        "gte", "Gte", (*PADDED, "types"), without="position", fields={"position": "", "pad": 1}, pad_token_id=1,
-        type_vocab_size=2)
-    jina = like_bert(
-        "jina_embeddings_v3", "JinaEmbeddingsV3", (*PADDED, "types"), without="position",
-        fields={"position": "", "pad": 1}, pad_token_id=1, type_vocab_size=2)
+    tasks = ("embeddings.task_type_embeddings",)
+    ernie = like_bert("ernie", "Ernie", (*CACHED, "tasks"), extra=tasks, use_task_id=True)
+    unplaced: dict[str, Any] = {"kinds": (*PADDED, "types"), "without": "position"}
+    nomic = like_bert("nomic_bert", "NomicBert", **unplaced, fields={"position": ""})
+    pad_1 = {"fields": {"position": "", "pad": 1}, "pad_token_id": 1, "type_vocab_size": 2}
+    gte = like_bert("gte", "Gte", **unplaced, **pad_1)
+    jina = like_bert("jina_embeddings_v3", "JinaEmbeddingsV3", **unplaced, **pad_1)
     convbert = like_bert(
         "convbert", "ConvBert", TYPED, extra=("embeddings_project",), fields={"pad": 1}, pad_token_id=1,
         embedding_size=NARROW, num_attention_heads=4)
@@ -119,17 +123,15 @@ def encoders() -> tuple[Case, ...]:
         variant(nomic, "nomic_bert-head", "NomicBertForMaskedLM"), gte,
         variant(gte, "gte-head", "GteForMaskedLM", FEW, type_vocab_size=0, parts=(gte.parts[0], gte.parts[2])),
         jina, variant(jina, "jina_embeddings_v3-head", "JinaEmbeddingsV3ForMaskedLM"), convbert,
-        variant(
-            convbert, "convbert-equal", "ConvBertForMaskedLM", FEW, embedding_size=WIDTH, parts=convbert.parts[:-1]
-        ),
+        variant(convbert, "convbert-equal", "ConvBertForMaskedLM",
+            FEW, embedding_size=WIDTH, parts=convbert.parts[:-1]),
         *distilbert(), *deberta(), *modernbert())
 
 
 def distilbert() -> tuple[Case, ...]:
-    config = {
-        "vocab_size": VOCAB, "dim": WIDTH, "n_layers": 1, "n_heads": 2, "hidden_dim": 4,
-        "max_position_embeddings": POSITIONS}
-    case = replace(like_bert("distilbert", "DistilBert", LEARNED, without="type"), config=config)
+    config = {"dim": WIDTH, "n_layers": 1, "n_heads": 2, "hidden_dim": 4, "max_position_embeddings": POSITIONS}
+    case = like_bert("distilbert", "DistilBert", LEARNED, without="type")
+    case = replace(case, config={"vocab_size": VOCAB, **config})
     return case, variant(case, "distilbert-head", "DistilBertForMaskedLM")
 
 
@@ -146,25 +148,23 @@ def deberta() -> tuple[Case, ...]:
 
 def modernbert() -> tuple[Case, ...]:
     config = small(pad_token_id=3, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
-    case = Case(
-        "modernbert", "modernbert", "ModernBertModel", "ModernBertModel",
-        ("embeddings.tok_embeddings", "embeddings.norm"), config, PADDED, sum_enters="embeddings.norm", pad=3)
+    parts = ("embeddings.tok_embeddings", "embeddings.norm")
+    case = of("modernbert", "ModernBert", parts, config, PADDED, sum_enters="embeddings.norm", pad=3)
     return case, variant(case, "modernbert-bias", "ModernBertForMaskedLM", FEW, norm_bias=True)
 
 
 def gpts() -> tuple[Case, ...]:
     config = {"vocab_size": VOCAB, "n_embd": WIDTH, "n_layer": 1, "n_head": 2, "n_positions": POSITIONS}
-    gpt2 = Case(
-        "gpt2", "gpt2", "GPT2Model", "GPT2Model", ("wte", "wpe"), {**config, "n_inner": 4}, (*CACHED, UNMASKED),
-        sum_enters="h.0", position="wpe", pad=None)
-    openai = Case(
-        "openai-gpt", "openai-gpt", "OpenAIGPTModel", "OpenAIGPTModel", ("tokens_embed", "positions_embed"), config,
-        TYPED, sum_enters="h.0", position="positions_embed", pad=None)
-    neo = replace(
-        gpt2, name="gpt_neo", family="gpt_neo", save="GPTNeoModel", base="GPTNeoModel", kinds=CACHED,
-        config={
-            "vocab_size": VOCAB, "hidden_size": WIDTH, "num_layers": 1, "num_heads": 2, "intermediate_size": 4,
-            "attention_types": [[["global"], 1]], "max_position_embeddings": POSITIONS})
+    enters: dict[str, Any] = {"sum_enters": "h.0", "pad": None}
+    gpt2 = of(
+        "gpt2", "GPT2", ("wte", "wpe"), {**config, "n_inner": 4}, (*CACHED, UNMASKED), **enters, position="wpe")
+    openai = of(
+        "openai-gpt", "OpenAIGPT", ("tokens_embed", "positions_embed"), config, TYPED, **enters,
+        position="positions_embed")
+    sizes = {
+        "vocab_size": VOCAB, "hidden_size": WIDTH, "num_layers": 1, "num_heads": 2, "intermediate_size": 4,
+        "attention_types": [[["global"], 1]], "max_position_embeddings": POSITIONS}
+    neo = of("gpt_neo", "GPTNeo", ("wte", "wpe"), sizes, CACHED, **enters, position="wpe")
     return (
         gpt2, variant(gpt2, "gpt2-head", "GPT2LMHeadModel"), openai,
         variant(openai, "openai-gpt-head", "OpenAIGPTLMHeadModel"), neo,
@@ -174,38 +174,31 @@ def gpts() -> tuple[Case, ...]:
 def opt() -> tuple[Case, ...]:
     config = small(pad_token_id=1, ffn_dim=4, word_embed_proj_dim=WIDTH)
     del config["intermediate_size"]
-    case = Case(
-        "opt", "opt", "OPTModel", "OPTModel", ("decoder.embed_tokens", "decoder.embed_positions"), config,
-        (*LEARNED, "pads_inside_mask", "cached", "cached_mask", UNMASKED, UNLIKE), sum_enters="decoder.layers.0",
-        position="decoder.embed_positions", offset=2, pad=1)
+    parts = ("decoder.embed_tokens", "decoder.embed_positions")
+    kinds = (*LEARNED, "pads_inside_mask", "cached", "cached_mask", UNMASKED, UNLIKE)
+    case = of("opt", "OPT", parts, config, kinds, sum_enters="decoder.layers.0", position=parts[1], offset=2, pad=1)
     return case, variant(
         case, "opt-project", "OPTForCausalLM", (*FEW, "inputs_embeds", "cached_mask"),
-        parts=(*case.parts, "decoder.project_in"), word_embed_proj_dim=NARROW)
+        parts=(*parts, "decoder.project_in"), word_embed_proj_dim=NARROW)
 
 
 def words_alone() -> tuple[Case, ...]:
-    kinds = ("plain", "left_pad")
-    llama = Case(
-        "llama", "llama", "LlamaModel", "LlamaModel", ("embed_tokens",), small(num_key_value_heads=2), kinds,
-        sum_enters="layers.0", pad=None)
-    neox = Case(
-        "gpt_neox", "gpt_neox", "GPTNeoXModel", "GPTNeoXModel", ("embed_in",), small(), kinds, sum_enters="layers.0",
-        pad=None)
-    bloom = Case(
-        "bloom", "bloom", "BloomModel", "BloomModel", ("word_embeddings", "word_embeddings_layernorm"),
-        {"vocab_size": VOCAB, "hidden_size": WIDTH, "n_layer": 1, "n_head": 2, "pad_token_id": 3}, PADDED,
-        sum_enters="word_embeddings_layernorm", pad=3)
-    xlnet = Case(
-        "xlnet", "xlnet", "XLNetModel", "XLNetModel", ("word_embedding",),
-        {"vocab_size": VOCAB, "d_model": WIDTH, "n_layer": 1, "n_head": 2, "d_inner": 4}, kinds,
-        sum_enters="layer.0", pad=5)
+    kinds, sizes = ("plain", "left_pad"), {"vocab_size": VOCAB, "n_layer": 1, "n_head": 2}
+    enters: dict[str, Any] = {"sum_enters": "layers.0", "pad": None}
+    llama = of("llama", "Llama", ("embed_tokens",), small(num_key_value_heads=2), kinds, **enters)
+    neox = of("gpt_neox", "GPTNeoX", ("embed_in",), small(), kinds, **enters)
+    bloom = of(
+        "bloom", "Bloom", ("word_embeddings", "word_embeddings_layernorm"),
+        {**sizes, "hidden_size": WIDTH, "pad_token_id": 3}, PADDED, sum_enters="word_embeddings_layernorm", pad=3)
+    xlnet = of(
+        "xlnet", "XLNet", ("word_embedding",), {**sizes, "d_model": WIDTH, "d_inner": 4}, kinds, sum_enters="layer.0",
+        pad=5)
     return (
         llama, variant(llama, "llama-head", "LlamaForCausalLM"),
         replace(llama, name="mistral", family="mistral", save="MistralModel", base="MistralModel"),
         replace(llama, name="qwen2", family="qwen2", save="Qwen2ForCausalLM", base="Qwen2Model"),
-        *like_llama(llama), neox,
-        variant(neox, "gpt_neox-head", "GPTNeoXForCausalLM"), bloom, variant(bloom, "bloom-head", "BloomForCausalLM"),
-        xlnet, variant(xlnet, "xlnet-head", "XLNetLMHeadModel"))
+        *like_llama(llama), neox, variant(neox, "gpt_neox-head", "GPTNeoXForCausalLM"), bloom,
+        variant(bloom, "bloom-head", "BloomForCausalLM"), xlnet, variant(xlnet, "xlnet-head", "XLNetLMHeadModel"))
 
 
 def like_llama(llama: Case) -> tuple[Case, ...]:
@@ -309,9 +302,8 @@ def marian() -> tuple[Case, ...]:
 
 
 def others() -> tuple[Case, ...]:
-    xlm = Case(
-        "xlm", "xlm", "XLMModel", "XLMModel",
-        ("embeddings", "position_embeddings", "layer_norm_emb", "lang_embeddings"),
+    xlm = of(
+        "xlm", "XLM", ("embeddings", "position_embeddings", "layer_norm_emb", "lang_embeddings"),
         {
             "vocab_size": VOCAB, "emb_dim": WIDTH, "n_layers": 1, "n_heads": 2, "max_position_embeddings": POSITIONS,
             "n_langs": 3, "use_lang_emb": True},
@@ -321,24 +313,21 @@ def others() -> tuple[Case, ...]:
         encoder_layers=0, num_mel_bins=4, max_source_positions=6, max_target_positions=POSITIONS, pad_token_id=0,
         bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)
     del heard["max_position_embeddings"]
-    whisper = Case(
-        "whisper", "whisper", "WhisperModel", "WhisperModel", ("decoder.embed_tokens", "decoder.embed_positions"),
-        heard, (*LEARNED, "cached"), side="decoder", sum_enters="decoder.layers.0", position="decoder.embed_positions")
+    whisper = of(
+        "whisper", "Whisper", ("decoder.embed_tokens", "decoder.embed_positions"), heard, (*LEARNED, "cached"),
+        side="decoder", sum_enters="decoder.layers.0", position="decoder.embed_positions")
     text = small(bos_token_id=1, eos_token_id=VOCAB - 1, pad_token_id=0, projection_dim=8)
     vision = {
         "hidden_size": 8, "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 4,
         "patch_size": 4, "projection_dim": 8}
-    clip = Case(
-        "clip_text_model", "clip_text_model", "CLIPTextModel", "CLIPTextModel",
-        ("embeddings.token_embedding", "embeddings.position_embedding"), text,
-        tuple(kind for kind in LEARNED if kind != "inputs_embeds"), sum_enters="encoder",
-        position="embeddings.position_embedding")
+    parts = ("embeddings.token_embedding", "embeddings.position_embedding")
+    kinds = tuple(kind for kind in LEARNED if kind != "inputs_embeds")
+    clip = of("clip_text_model", "CLIPText", parts, text, kinds, sum_enters="encoder", position=parts[1])
+    both = {"text_config": text, "vision_config": vision, "projection_dim": 8}
     return (
         xlm, variant(xlm, "xlm-one", "XLMWithLMHeadModel", ("plain", UNMASKED), n_langs=1, parts=xlm.parts[:-1]),
         whisper, variant(whisper, "whisper-head", "WhisperForConditionalGeneration"), clip,
-        replace(
-            clip, name="clip", family="clip", save="CLIPModel", kinds=FEW,
-            config={"text_config": text, "vision_config": vision, "projection_dim": 8}))
+        replace(clip, name="clip", family="clip", save="CLIPModel", kinds=FEW, config=both))
 
 
 # fmt: on

@@ -38,9 +38,8 @@ BLOCKS = 1e-5  # in the blocks; measured 5.3e-6 on all-MiniLM-L6-v2, 2.4e-6 on s
 RMS_TOLERANCE = 0.15  # relative, for the reference's distance from float64; measured 0.092
 AFTER_NORM = re.compile(r"norm|proj|mapping", re.IGNORECASE)
 MANIFEST = "manifest.json"
-OTHERS = (  # beside the cases' folders
-    "full_size.*", "golden.safetensors", "rotary_scaling.json", "defaults.json", "tokenizer_ids.json",
-)  # fmt: skip
+# beside the cases' folders
+OTHERS = ("full_size.*", "golden.safetensors", "rotary_scaling.json", "defaults.json", "tokenizer_ids.json")
 SHIPPED = "all-MiniLM-L6-v2.safetensors"
 PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "safetensors")
 
@@ -51,9 +50,9 @@ def sha256(path: Path) -> str:
 
 def files(folder: Path) -> list[str]:
     """List the output of `make.py`: folders with a case.json, and the files beside them."""
-    found = [path for case in folder.glob("*/case.json") for path in case.parent.iterdir()]
-    others = [found for name in OTHERS for found in folder.glob(name)]
-    return sorted(path.relative_to(folder).as_posix() for path in (*found, *others))
+    cases = [path for case in folder.glob("*/case.json") for path in case.parent.iterdir()]
+    others = [path for name in OTHERS for path in folder.glob(name)]
+    return sorted(path.relative_to(folder).as_posix() for path in (*cases, *others))
 
 
 def write_json(path: Path, value: Any, depth: int) -> None:
@@ -190,11 +189,10 @@ def fill(model: Any, spread: float = 1, norms: float | None = None, around: floa
     for name, parameter in model.named_parameters():
         if id(parameter) in fixed:
             continue
-        made, norm = seeded.values(tuple(parameter.shape), salt=zlib.crc32(name.encode())), parameter.ndim == 1
-        if norm and name.endswith("weight"):
-            made = np.float32(spread if norms is None else norms) * made + np.float32(around)
-        else:
-            made = np.float32(spread) * made
+        made = seeded.values(tuple(parameter.shape), salt=zlib.crc32(name.encode()))
+        norm = parameter.ndim == 1 and name.endswith("weight")
+        made = np.float32(spread if norms is None or not norm else norms) * made
+        made = made + np.float32(around) if norm else made
         parameter.data.copy_(torch.from_numpy(np.asarray(made)))
     for name, number in model.named_buffers():  # EmbeddingGemma 2's factor after each block
         if name.endswith("layer_scalar"):
@@ -223,7 +221,7 @@ def make_or_check(
     return 1 if found else 0
 
 
-def compare_folders(old: Path, new: Path, only: list[str]) -> list[str]:
+def compare_folders(old: Path, new: Path, only: list[str], compare: Callable[..., Any] = compare_file) -> list[str]:
     """Name every difference, and print the packages whose versions differ."""
     made = files(new)
     asked = {*only, *(["golden"] if "bert" in only else [])}
@@ -231,12 +229,10 @@ def compare_folders(old: Path, new: Path, only: list[str]) -> list[str]:
     found = [f"{name}: is there, but is no longer made" for name in sorted(set(kept) - set(made))]
     found += [f"{name}: is made, but is not there" for name in sorted(set(made) - set(kept))]
     for name in sorted(set(made) & set(kept)):
-        found += compare_file(old, new, name)
+        found += compare(old, new, name)
     manifest = json.loads((old / MANIFEST).read_text(encoding="utf-8")) if (old / MANIFEST).exists() else {}
-    hashes = manifest.get("sha256", {})
-    found += [
-        f"{name}: is not the file that the manifest names" for name in kept if hashes.get(name) != sha256(old / name)
-    ]
+    strange = [name for name in kept if manifest.get("sha256", {}).get(name) != sha256(old / name)]
+    found += [f"{name}: is not the file that the manifest names" for name in strange]
     for package, written in manifest.get("versions", {}).items():
         here = platform.python_version() if package == "python" else version(package)
         if here != written:

@@ -18,9 +18,11 @@ them.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import zlib
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,7 +43,8 @@ TARGET = ROOT / "tests" / "reference" / "encoder"
 VOCAB, WIDTH, HEADS, INNER, BLOCKS, POSITIONS = 29, 12, 2, 20, 2, 12
 BATCH, LENGTH = 2, 5
 TEXT = "Stop!"  # MiniLM's sentence: four tokens, since every intermediate of all blocks is stored
-ALL = ("plain", "right_pad", "left_pad", "pads_inside", "one_token", "longest")
+MOST = ("right_pad", "left_pad", "pads_inside", "one_token", "longest")
+ALL = ("plain", *MOST)
 SIZES = {
     "vocab_size": VOCAB, "hidden_size": WIDTH, "num_hidden_layers": BLOCKS, "num_attention_heads": HEADS,
     "intermediate_size": INNER, "max_position_embeddings": POSITIONS,
@@ -50,12 +53,13 @@ DISTIL = {
     "vocab_size": VOCAB, "dim": WIDTH, "n_layers": BLOCKS, "n_heads": HEADS, "hidden_dim": INNER,
     "max_position_embeddings": POSITIONS,
 }  # fmt: skip
+TYPES = {"layer_types": ["sliding_attention", "full_attention"]}
 ROTARY = {**SIZES, "num_key_value_heads": 1, "head_dim": 8, "pad_token_id": 0}  # queries wider than the model
 GROWING = {  # queries from the fourth token on have another factor
     "rope_parameters": {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0,
                         "original_max_position_embeddings": 3, "llama_4_scaling_beta": 0.5},
 }  # fmt: skip
-GEMMA = {**ROTARY, "layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 5}
+GEMMA = {**ROTARY, **TYPES, "query_pre_attn_scalar": 5}
 GEMMA2 = {  # scores are not divided, so heads are narrow here
     **ROTARY, "head_dim": 4, "sliding_window": 2, "sliding_window_pattern": 2, "global_head_dim": 6,
     "num_global_key_value_heads": 2, "hidden_size_per_layer_input": 8, "embedding_dim": 14,
@@ -81,134 +85,117 @@ VISION = {
     "patch_size": 4, "projection_dim": 8,
 }  # fmt: skip
 GPT = {"vocab_size": VOCAB, "n_embd": WIDTH, "n_layer": BLOCKS, "n_head": HEADS, "n_positions": POSITIONS}
+BIASED = {"head_dim": None, "num_key_value_heads": None, "attention_bias": True, "mlp_bias": True}
+LINEAR = {"hidden_act": "relu", "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0}}
 
 
 class Case(NamedTuple):
     """One folder: the class `save` writes the file, and the class `base` runs it."""
 
-    name: str
     family: str
     save: str
-    base: str
     config: dict[str, Any]
     kinds: tuple[str, ...]
+    variant: str = ""
     pad: int = 0
     longest: int = POSITIONS
+    other_base: str = ""  # not the stem of `save` and "Model"
     today: bool = False  # today's names in the file, if published files have older names
     spread: int = 5  # a factor for the seeded numbers: below 0.1 attention would be nearly even, and gelu nearly linear
 
+    @property
+    def name(self) -> str:
+        return f"{self.family}{self.variant and '-' + self.variant}"
+
+    @property
+    def base(self) -> str:
+        return self.other_base or re.sub(r"(For[A-Z]\w+|LMHeadModel|MTModel|Model)$", "Model", self.save)
+
 
 CASES = (
-    Case("bert", "bert", "BertForMaskedLM", "BertModel", SIZES, (*ALL, "types")),
-    Case("bert-base", "bert", "BertModel", "BertModel", {**SIZES, "hidden_act": "gelu_new"}, ("plain",)),
-    Case("bert-causal", "bert", "BertModel", "BertModel", {**SIZES, "is_decoder": True}, ("plain", "left_pad")),
-    Case("roberta", "roberta", "RobertaForMaskedLM", "RobertaModel",
-         {**SIZES, "pad_token_id": 1, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
-         ("right_pad", "longest", "mask_unlike_ids"), 1, POSITIONS - 2),
-    Case("xlm-roberta", "xlm-roberta", "XLMRobertaModel", "XLMRobertaModel", {**SIZES, "pad_token_id": 1},
-         ("right_pad",), 1, POSITIONS - 2),
-    Case("camembert", "camembert", "CamembertModel", "CamembertModel",
-         {**SIZES, "pad_token_id": 1, "hidden_act": "gelu_pytorch_tanh"}, ("right_pad",), 1, POSITIONS - 2),
-    Case("electra", "electra", "ElectraForPreTraining", "ElectraModel",
-         {**SIZES, "embedding_size": 8, "hidden_act": "silu"}, ("right_pad", "types")),
-    Case("ernie", "ernie", "ErnieModel", "ErnieModel", {**SIZES, "use_task_id": True, "hidden_act": "relu"},
+    Case("bert", "BertForMaskedLM", SIZES, (*ALL, "types")),
+    Case("bert", "BertModel", SIZES | {"hidden_act": "gelu_new"}, ("plain",), "base"),
+    Case("bert", "BertModel", SIZES | {"is_decoder": True}, ("plain", "left_pad"), "causal"),
+    Case("roberta", "RobertaForMaskedLM", SIZES | {"pad_token_id": 1, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+         ("right_pad", "longest", "mask_unlike_ids"), pad=1, longest=POSITIONS - 2),
+    Case("xlm-roberta", "XLMRobertaModel", SIZES | {"pad_token_id": 1}, ("right_pad",), pad=1, longest=POSITIONS - 2),
+    Case("camembert", "CamembertModel", SIZES | {"pad_token_id": 1, "hidden_act": "gelu_pytorch_tanh"}, ("right_pad",),
+         pad=1, longest=POSITIONS - 2),
+    Case("electra", "ElectraForPreTraining", SIZES | {"embedding_size": 8, "hidden_act": "silu"},
          ("right_pad", "types")),
-    Case("distilbert", "distilbert", "DistilBertForMaskedLM", "DistilBertModel", DISTIL,
-         ("plain", "right_pad", "one_token", "longest")),
-    Case("mpnet", "mpnet", "MPNetForMaskedLM", "MPNetModel",
-         {**SIZES, "pad_token_id": 1, "max_position_embeddings": 24}, (*ALL[1:4], "longest", "mask_unlike_ids"), 1, 22),
-    Case("gpt2", "gpt2", "GPT2LMHeadModel", "GPT2Model", GPT, (*ALL, "positions", "types")),
-    Case("gpt2-inverse", "gpt2", "GPT2Model", "GPT2Model",
-         {**GPT, "n_inner": INNER, "scale_attn_by_inverse_layer_idx": True}, ("plain",)),
-    Case("gpt2-unscaled", "gpt2", "GPT2Model", "GPT2Model",
-         {**GPT, "n_head": 6, "n_inner": INNER, "scale_attn_weights": False, "activation_function": "gelu"},
-         ("plain",), spread=3),
-    Case("albert", "albert", "AlbertForMaskedLM", "AlbertModel", ALBERT, (*ALL[1:], "types")),
-    Case("albert-groups", "albert", "AlbertModel", "AlbertModel",
-         {**ALBERT, "num_hidden_layers": 3, "num_hidden_groups": 2, "inner_group_num": 2, "hidden_act": "gelu"},
-         ("right_pad",)),
-    Case("modernbert", "modernbert", "ModernBertForMaskedLM", "ModernBertModel", MODERN, (*ALL[1:], "plain")),
-    Case("modernbert-biased", "modernbert", "ModernBertModel", "ModernBertModel",
-         {**MODERN, "attention_bias": True, "mlp_bias": True, "norm_bias": True, "hidden_activation": "silu",
-          "layer_types": ["sliding_attention", "full_attention"], "local_attention": 3}, ("pads_inside",)),
-    Case("deberta-v2", "deberta-v2", "DebertaV2ForMaskedLM", "DebertaV2Model", DEBERTA, (*ALL[1:], "plain")),
-    Case("deberta-v2-own-maps", "deberta-v2", "DebertaV2Model", "DebertaV2Model",
-         {**DEBERTA, "pos_att_type": "c2p|p2c", "share_att_key": False, "position_buckets": -1,
-          "max_relative_positions": 3, "norm_rel_ebd": "none", "type_vocab_size": 2, "position_biased_input": True},
-         ("right_pad", "types")),
-    Case("deberta-v2-no-distances", "deberta-v2", "DebertaV2Model", "DebertaV2Model",
-         {**SIZES, "pos_att_type": ["c2p"], "embedding_size": 8}, ("pads_inside", "longest")),
-    Case("clip_text_model", "clip_text_model", "CLIPTextModelWithProjection", "CLIPTextModel", CLIP, ALL[1:]),
-    Case("clip_text_model-base", "clip_text_model", "CLIPTextModel", "CLIPTextModel",
-         {**CLIP, "eos_token_id": 2, "hidden_act": "gelu"}, ("right_pad",)),
-    Case("clip", "clip", "CLIPModel", "CLIPTextModel",
-         {"text_config": CLIP, "vision_config": VISION, "projection_dim": 8}, ("right_pad",)),
-    Case("nomic_bert", "nomic_bert", "NomicBertForMaskedLM", "NomicBertModel", SIZES, (*ALL[1:], "types")),
-    Case("nomic_bert-today", "nomic_bert", "NomicBertModel", "NomicBertModel", SIZES, ("right_pad",), today=True),
-    Case("gte", "gte", "GteForMaskedLM", "GteModel", SIZES, (*ALL[1:], "plain"), 1),
-    Case("gte-today", "gte", "GteModel", "GteModel",
-         {**SIZES, "type_vocab_size": 0, "hidden_act": "relu",
-          "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0}},
-         ("right_pad",), 1, today=True),
-    Case("jina_embeddings_v3", "jina_embeddings_v3", "JinaEmbeddingsV3ForMaskedLM", "JinaEmbeddingsV3Model",
-         {**SIZES, "pad_token_id": 1}, (*ALL[1:], "plain"), 1),
-    Case("jina_embeddings_v3-today", "jina_embeddings_v3", "JinaEmbeddingsV3Model", "JinaEmbeddingsV3Model",
-         {**SIZES, "pad_token_id": 1, "type_vocab_size": 2, "hidden_act": "relu",
-          "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0}},
-         ("types",), 1, today=True),
-    Case("llama", "llama", "LlamaForCausalLM", "LlamaModel",
-         {**ROTARY, "rope_parameters": {"rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0,
-          "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}}, ALL[1:]),
-    Case("llama-biased", "llama", "LlamaModel", "LlamaModel",
-         {**ROTARY, "head_dim": None, "num_key_value_heads": None, "attention_bias": True, "mlp_bias": True,
-          "rope_parameters": {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0}}, ("left_pad",)),
-    Case("mistral", "mistral", "MistralForCausalLM", "MistralModel", {**ROTARY, "sliding_window": 3}, ALL[1:]),
-    Case("mistral-whole", "mistral", "MistralModel", "MistralModel", {**ROTARY, "sliding_window": None}, ("longest",)),
-    Case("ministral3", "ministral3", "Ministral3ForCausalLM", "Ministral3Model", {**ROTARY, **GROWING}, ALL[1:]),
-    Case("ministral3-both-ways", "ministral3", "Ministral3Model", "Ministral3Model",
-         {**ROTARY, **GROWING, "sliding_window": 3, "is_causal": False}, ("pads_inside", "longest")),
-    Case("qwen2", "qwen2", "Qwen2ForCausalLM", "Qwen2Model",
-         {**ROTARY, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}, ALL[1:]),
-    Case("qwen2-whole", "qwen2", "Qwen2Model", "Qwen2Model", ROTARY, ("right_pad",)),
-    Case("qwen3", "qwen3", "Qwen3ForCausalLM", "Qwen3Model", ROTARY, (*ALL[1:], "plain")),
-    Case("qwen3-window", "qwen3", "Qwen3Model", "Qwen3Model",
-         {**ROTARY, "attention_bias": True, "use_sliding_window": True, "sliding_window": 2,
-          "layer_types": ["full_attention", "sliding_attention"]}, ("longest",)),
-    Case("eurobert", "eurobert", "EuroBertForMaskedLM", "EuroBertModel", {**ROTARY, "head_dim": 6},
-         (*ALL[1:], "plain")),
-    Case("eurobert-biased", "eurobert", "EuroBertModel", "EuroBertModel",
-         {**ROTARY, "head_dim": None, "num_key_value_heads": None, "attention_bias": True, "mlp_bias": True,
-          "hidden_act": "gelu", "rope_parameters": {"rope_type": "default", "rope_theta": 250000.0}}, ("pads_inside",)),
-    Case("ultrabert", "ultrabert", "UltrabertForMaskedLM", "UltrabertModel",
-         {**ROTARY, "num_hidden_layers": 3, "sliding_window": 2, "prediction_head_size": 10},
-         (*ALL[1:], "plain")),
-    Case("ultrabert-older", "ultrabert", "UltrabertModel", "UltrabertModel",
-         {**ROTARY, "head_dim": None, "num_key_value_heads": None, "attention_bias": True, "mlp_bias": True,
-          "attention_windows": [0, 1], "rope_theta": [300.0, 20.0]}, ("longest",)),
-    Case("gemma3_text", "gemma3_text", "Gemma3ForCausalLM", "Gemma3TextModel", {**GEMMA, "sliding_window": 3}, ALL[1:],
+    Case("ernie", "ErnieModel", SIZES | {"use_task_id": True, "hidden_act": "relu"}, ("right_pad", "types")),
+    Case("distilbert", "DistilBertForMaskedLM", DISTIL, ("plain", "right_pad", "one_token", "longest")),
+    Case("mpnet", "MPNetForMaskedLM", SIZES | {"pad_token_id": 1, "max_position_embeddings": 24},
+         (*ALL[1:4], "longest", "mask_unlike_ids"), pad=1, longest=22),
+    Case("gpt2", "GPT2LMHeadModel", GPT, (*ALL, "positions", "types")),
+    Case("gpt2", "GPT2Model", GPT | {"n_inner": INNER, "scale_attn_by_inverse_layer_idx": True}, ("plain",), "inverse"),
+    Case("gpt2", "GPT2Model", GPT | {"n_head": 6, "n_inner": INNER, "scale_attn_weights": False,
+         "activation_function": "gelu"}, ("plain",), "unscaled", spread=3),
+    Case("albert", "AlbertForMaskedLM", ALBERT, (*MOST, "types")),
+    Case("albert", "AlbertModel", ALBERT | {"num_hidden_layers": 3, "num_hidden_groups": 2, "inner_group_num": 2,
+         "hidden_act": "gelu"}, ("right_pad",), "groups"),
+    Case("modernbert", "ModernBertForMaskedLM", MODERN, (*MOST, "plain")),
+    Case("modernbert", "ModernBertModel", MODERN | {"attention_bias": True, "mlp_bias": True, "norm_bias": True,
+         "hidden_activation": "silu", **TYPES, "local_attention": 3}, ("pads_inside",), "biased"),
+    Case("deberta-v2", "DebertaV2ForMaskedLM", DEBERTA, (*MOST, "plain")),
+    Case("deberta-v2", "DebertaV2Model", DEBERTA | {"pos_att_type": "c2p|p2c", "share_att_key": False,
+         "position_buckets": -1, "max_relative_positions": 3, "norm_rel_ebd": "none", "type_vocab_size": 2,
+         "position_biased_input": True}, ("right_pad", "types"), "own-maps"),
+    Case("deberta-v2", "DebertaV2Model", SIZES | {"pos_att_type": ["c2p"], "embedding_size": 8},
+         ("pads_inside", "longest"), "no-distances"),
+    Case("clip_text_model", "CLIPTextModelWithProjection", CLIP, MOST, other_base="CLIPTextModel"),
+    Case("clip_text_model", "CLIPTextModel", CLIP | {"eos_token_id": 2, "hidden_act": "gelu"}, ("right_pad",), "base"),
+    Case("clip", "CLIPModel", {"text_config": CLIP, "vision_config": VISION, "projection_dim": 8}, ("right_pad",),
+         other_base="CLIPTextModel"),
+    Case("nomic_bert", "NomicBertForMaskedLM", SIZES, (*MOST, "types")),
+    Case("nomic_bert", "NomicBertModel", SIZES, ("right_pad",), "today", today=True),
+    Case("gte", "GteForMaskedLM", SIZES, (*MOST, "plain"), pad=1),
+    Case("gte", "GteModel", SIZES | {"type_vocab_size": 0, **LINEAR}, ("right_pad",), "today", today=True, pad=1),
+    Case("jina_embeddings_v3", "JinaEmbeddingsV3ForMaskedLM", SIZES | {"pad_token_id": 1}, (*MOST, "plain"), pad=1),
+    Case("jina_embeddings_v3", "JinaEmbeddingsV3Model", SIZES | {"pad_token_id": 1, "type_vocab_size": 2, **LINEAR},
+         ("types",), "today", today=True, pad=1),
+    Case("llama", "LlamaForCausalLM", ROTARY | {"rope_parameters": {"rope_type": "llama3", "rope_theta": 100.0,
+         "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}}, MOST),
+    Case("llama", "LlamaModel", ROTARY | {**BIASED, "rope_parameters": {"rope_type": "yarn", "rope_theta": 100.0,
+         "factor": 4.0}}, ("left_pad",), "biased"),
+    Case("mistral", "MistralForCausalLM", ROTARY | {"sliding_window": 3}, MOST),
+    Case("mistral", "MistralModel", ROTARY | {"sliding_window": None}, ("longest",), "whole"),
+    Case("ministral3", "Ministral3ForCausalLM", ROTARY | GROWING, MOST),
+    Case("ministral3", "Ministral3Model", ROTARY | GROWING | {"sliding_window": 3, "is_causal": False},
+         ("pads_inside", "longest"), "both-ways"),
+    Case("qwen2", "Qwen2ForCausalLM", ROTARY | {"use_sliding_window": True, "sliding_window": 3,
+         "max_window_layers": 1}, MOST),
+    Case("qwen2", "Qwen2Model", ROTARY, ("right_pad",), "whole"),
+    Case("qwen3", "Qwen3ForCausalLM", ROTARY, (*MOST, "plain")),
+    Case("qwen3", "Qwen3Model", ROTARY | {"attention_bias": True, "use_sliding_window": True, "sliding_window": 2,
+         "layer_types": ["full_attention", "sliding_attention"]}, ("longest",), "window"),
+    Case("eurobert", "EuroBertForMaskedLM", ROTARY | {"head_dim": 6}, (*MOST, "plain")),
+    Case("eurobert", "EuroBertModel", ROTARY | {**BIASED, "hidden_act": "gelu",
+         "rope_parameters": {"rope_type": "default", "rope_theta": 250000.0}}, ("pads_inside",), "biased"),
+    Case("ultrabert", "UltrabertForMaskedLM", ROTARY | {"num_hidden_layers": 3, "sliding_window": 2,
+         "prediction_head_size": 10}, (*MOST, "plain")),
+    Case("ultrabert", "UltrabertModel", ROTARY | {**BIASED, "attention_windows": [0, 1], "rope_theta": [300.0, 20.0]},
+         ("longest",), "older"),
+    Case("gemma3_text", "Gemma3ForCausalLM", GEMMA | {"sliding_window": 3}, MOST, other_base="Gemma3TextModel",
          spread=3),
-    Case("embedding_gemma2_text", "embedding_gemma2_text", "EmbeddingGemma2TextModel", "EmbeddingGemma2TextModel",
-         GEMMA2, (*ALL[1:], "plain"), spread=3),
-    Case("embedding_gemma2", "embedding_gemma2", "EmbeddingGemma2Model", "EmbeddingGemma2Model",
-         {"text_config": {**GEMMA2, "attention_bias": True, "rope_parameters": {
-             "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
-             "full_attention": {"rope_type": "default", "rope_theta": 200.0}}},
-          "vision_config": None, "audio_config": None}, ("pads_inside",), spread=3),
-    Case("t5", "t5", "T5ForConditionalGeneration", "T5EncoderModel", T5, ALL[1:], spread=3),
-    Case("bart", "bart", "BartForConditionalGeneration", "BartModel", BART, ALL[1:]),
-    Case("mbart", "mbart", "MBartForConditionalGeneration", "MBartModel",
-         {**BART, "scale_embedding": True, "activation_function": "relu"}, ALL[1:]),
-    Case("marian", "marian", "MarianMTModel", "MarianModel",
-         {**BART, "scale_embedding": True, "activation_function": "silu", "decoder_start_token_id": 0}, ALL[1:]),
-    Case("pegasus", "pegasus", "PegasusForConditionalGeneration", "PegasusModel", BART, ALL[1:]),
-    Case("t5-gated", "t5", "T5EncoderModel", "T5EncoderModel", {**T5, "feed_forward_proj": "gated-gelu"}, ("plain",),
-         spread=3),
-    Case("mt5", "mt5", "MT5EncoderModel", "MT5EncoderModel", T5, ("right_pad", "plain"), spread=3),
-    Case("umt5", "umt5", "UMT5ForConditionalGeneration", "UMT5EncoderModel",
-         {**T5, "feed_forward_proj": "gated-silu"}, ALL[1:], spread=3),
-    Case("gemma3_text-both-ways", "gemma3_text", "Gemma3TextModel", "Gemma3TextModel",
-         {**GEMMA, "sliding_window": 5, "use_bidirectional_attention": True, "attention_bias": True}, ALL[1:],
-         spread=3),
+    Case("embedding_gemma2_text", "EmbeddingGemma2TextModel", GEMMA2, (*MOST, "plain"), spread=3),
+    Case("embedding_gemma2", "EmbeddingGemma2Model", {"text_config": {**GEMMA2, "attention_bias": True,
+         "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+         "full_attention": {"rope_type": "default", "rope_theta": 200.0}}}, "vision_config": None,
+         "audio_config": None}, ("pads_inside",), spread=3),
+    Case("t5", "T5ForConditionalGeneration", T5, MOST, other_base="T5EncoderModel", spread=3),
+    Case("bart", "BartForConditionalGeneration", BART, MOST),
+    Case("mbart", "MBartForConditionalGeneration", BART | {"scale_embedding": True, "activation_function": "relu"},
+         MOST),
+    Case("marian", "MarianMTModel", BART | {"scale_embedding": True, "activation_function": "silu",
+         "decoder_start_token_id": 0}, MOST),
+    Case("pegasus", "PegasusForConditionalGeneration", BART, MOST),
+    Case("t5", "T5EncoderModel", T5 | {"feed_forward_proj": "gated-gelu"}, ("plain",), "gated", spread=3),
+    Case("mt5", "MT5EncoderModel", T5, ("right_pad", "plain"), spread=3),
+    Case("umt5", "UMT5ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-silu"}, MOST,
+         other_base="UMT5EncoderModel", spread=3),
+    Case("gemma3_text", "Gemma3TextModel", GEMMA | {"sliding_window": 5, "use_bidirectional_attention": True,
+         "attention_bias": True}, MOST, "both-ways", spread=3),
 )  # fmt: skip
 
 
@@ -344,23 +331,19 @@ def make_all(target: Path, minilm: Path) -> None:
     check.write_manifest(target, "scripts/reference/encoder.py")
 
 
-def differences(old: Path, new: Path) -> list[str]:
-    found: list[str] = []
-    names = {path.relative_to(folder).as_posix() for folder in (old, new) for path in folder.glob("*/*")}
-    for name in sorted(names):
-        if not (old / name).exists() or not (new / name).exists():
-            found.append(f"{name}: is only in {'new' if (new / name).exists() else 'old'}")
-        elif name.endswith(".json"):
-            a, b = (json.loads((folder / name).read_text(encoding="utf-8")) for folder in (old, new))
-            found += check.compare_json(name, a, b)
-        else:
-            before, after = load_file(old / name), load_file(new / name)
-            # the blocks' input is a sum in GPT-2, elsewhere the output of a norm
-            entering = {key for key in before if key.endswith("|hidden_states.0")}
-            exact = {key for key in before if name.endswith("/model.safetensors") or "|inputs|" in key}
-            exact |= entering if name.startswith("gpt2") else set()
-            found += check.compare_arrays(name, before, after, exact, set(before) - entering)
-    return found
+def compare_file(old: Path, new: Path, name: str) -> Iterator[str]:
+    if name.endswith(".json"):
+        yield from check.compare_json(name, *(json.loads((f / name).read_text(encoding="utf-8")) for f in (old, new)))
+        return
+    before, after = load_file(old / name), load_file(new / name)
+    # the blocks' input is a sum in GPT-2, elsewhere the output of a norm
+    entering = {key for key in before if key.endswith("|hidden_states.0")}
+    exact = {key for key in before if name.endswith("/model.safetensors") or "|inputs|" in key}
+    exact |= entering if name.startswith("gpt2") else set()
+    yield from check.compare_arrays(name, before, after, exact, set(before) - entering)
+
+
+differences = partial(check.compare_folders, only=[], compare=compare_file)
 
 
 def main() -> int:

@@ -61,31 +61,28 @@ def measured(folder: Path) -> tuple[str, float, float]:
         rounds = any(isinstance(step, Norm | Project) for step, _ in layer.steps)
         for kind in case["kinds"]:
             inputs = {key.split("|")[2]: value for key, value in values.items() if key.startswith(f"{kind}|inputs|")}
-            inputs.pop("past_length", None)  # case.json has it too
-            output = layer(inputs.pop("input_ids", None), past_length=case["past_length"].get(kind, 0), **inputs)
-            expected = values[f"{kind}|{case['order'][kind][-1]}"]
-            difference = float(np.max(np.abs(output - expected) / np.maximum(1, np.abs(expected))))
-            after = max(after, difference)
-            ids = {"past_length": case["past_length"].get(kind, 0), **inputs}
-            trace = layer.trace(values.get(f"{kind}|inputs|input_ids"), **ids)
-            first = next(iter(step.path for step, _ in layer.steps))
-            if first in trace and f"{kind}|{first}" in values:
-                before = max(before, float(np.max(np.abs(trace[first] - values[f"{kind}|{first}"]))))
-            if "sum" in trace and f"{kind}|sum" in values and not any(isinstance(s, Project) for s, _ in layer.steps):
-                before = max(before, float(np.max(np.abs(trace["sum"] - values[f"{kind}|sum"]))))
+            inputs |= {"past_length": case["past_length"].get(kind, 0)}
+            ids, expected = inputs.pop("input_ids", None), values[f"{kind}|{case['order'][kind][-1]}"]
+            off = np.abs(layer(ids, **inputs) - expected) / np.maximum(1, np.abs(expected))
+            after = max(after, float(np.max(off)))
+            trace, seen = layer.trace(ids, **inputs), [next(iter(step.path for step, _ in layer.steps))]
+            if not any(isinstance(step, Project) for step, _ in layer.steps):
+                seen.append("sum")
+            for key in seen:
+                if key in trace and f"{kind}|{key}" in values:
+                    before = max(before, float(np.max(np.abs(trace[key] - values[f"{kind}|{key}"]))))
     return case["family"], before, after if rounds else max(before, after)
 
 
 def main() -> None:
     """Print the table."""
-    before: dict[str, float] = defaultdict(float)
-    after: dict[str, float] = defaultdict(float)
+    before, after = defaultdict[str, float](float), defaultdict[str, float](float)
     folders = sorted(path.parent for path in REFERENCE.glob("*/case.json"))
     batches = sum(len(json.loads((folder / "case.json").read_text())["kinds"]) for folder in folders)
     for folder in folders:
         family, first, last = measured(folder)
         before[family], after[family] = max(before[family], first), max(after[family], last)
-    recipes: dict[str, list[str]] = defaultdict(list)
+    recipes = defaultdict[str, list[str]](list)
     for name, family in minibert.FAMILIES.items():
         recipes[formula(family)].append(name)
     counts = f"{len(minibert.FAMILIES)} model types, {len(recipes)} distinct recipes"

@@ -82,10 +82,8 @@ def bert_facts(embeddings: Any, vocab: int, rows: dict[str, Array], prefix: str)
     for kind in seeded.BATCHES:
         got = bert_trace(embeddings, seeded.batch(kind, vocab, longest))
         total = (got["word"].astype(np.float64) + got["token_type"]) + got["position"]
-        rms_error = rms(got["output"] - norm64(total, weight, bias, norm.eps))
-        rms_error_of_norm = rms(got["output"] - norm64(got["sum"], weight, bias, norm.eps))
-        facts[kind] = batch_facts(got["sum"], got["output"], rms_error)
-        facts[kind]["rms_error_of_norm"] = rms_error_of_norm
+        rms_error, of_norm = (rms(got["output"] - norm64(x, weight, bias, norm.eps)) for x in (total, got["sum"]))
+        facts[kind] = batch_facts(got["sum"], got["output"], rms_error) | {"rms_error_of_norm": of_norm}
         store_rows(rows, f"{prefix}|{kind}|output", got["output"])
     return facts
 
@@ -105,9 +103,8 @@ def store_rows(rows: dict[str, Array], key: str, output: Array) -> None:
 
 
 def seeded_bert(rows: dict[str, Array], scratch: Path) -> dict[str, Any]:
-    model = transformers.BertModel.from_pretrained(
-        seeded.write_model(scratch / "bert", "bert"), add_pooling_layer=False
-    )
+    folder = seeded.write_model(scratch / "bert", "bert")
+    model = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False)
     return bert_facts(model.eval().embeddings, 30522, rows, "bert")
 
 
@@ -161,10 +158,7 @@ def write_full_size(target: Path, minilm_folder: Path) -> None:
     """Write full_size.json and full_size.safetensors into `target`."""
     rows: dict[str, Array] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        facts = {
-            "bert": {"batches": seeded_bert(rows, Path(scratch))},
-            "gpt2": {"batches": seeded_gpt2(rows, Path(scratch))},
-            "minilm": minilm(rows, minilm_folder),
-        }
+        both = {"bert": seeded_bert(rows, Path(scratch)), "gpt2": seeded_gpt2(rows, Path(scratch))}
+    facts = {name: {"batches": batches} for name, batches in both.items()} | {"minilm": minilm(rows, minilm_folder)}
     save_file({key: np.ascontiguousarray(value) for key, value in rows.items()}, target / "full_size.safetensors")
     write_json(target / "full_size.json", facts, depth=3)

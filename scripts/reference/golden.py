@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,15 +47,12 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("bert", "BertModel", "bert."),
-    Row("gpt2", "GPT2Model", "transformer."),
+    Row("bert", "BertModel", "bert."), Row("gpt2", "GPT2Model", "transformer."),
     Row("roberta", "RobertaModel", "roberta."),
-    Row("modernbert", "ModernBertModel", "model."),
-    Row("qwen3", "Qwen3Model", "model."),
-    Row("eurobert", "EuroBertModel", "model."),
-    Row("gemma3_text", "Gemma3TextModel", "model."),
+    Row("modernbert", "ModernBertModel", "model."), Row("qwen3", "Qwen3Model", "model."),
+    Row("eurobert", "EuroBertModel", "model."), Row("gemma3_text", "Gemma3TextModel", "model."),
     Row("t5", "T5EncoderModel", ""),
-)
+)  # fmt: skip
 
 
 def write_golden(folder: Path) -> None:
@@ -87,7 +85,8 @@ def write_model(row: Row, folder: Path) -> None:
             whole = joined(trace(encoder, inputs), recorded[kind])
             tensors |= {f"golden_{kind}|{key}": np.ascontiguousarray(array) for key, array in whole.items()}
             order = max(order, list(whole), key=len)  # rows of token types are in a batch that has them
-    about: dict[str, Any] = {"config": config, "order": order, "versions": manifest()["versions"]}
+    versions = json.loads((ENCODERS / "manifest.json").read_text(encoding="utf-8"))["versions"]
+    about: dict[str, Any] = {"config": config, "order": order, "versions": versions}
     (folder / NAME).write_bytes(save(tensors, {"about": json.dumps(about)}))
 
 
@@ -97,11 +96,6 @@ def joined(ours: dict[str, Array], theirs: dict[str, Array]) -> dict[str, Array]
     missing = {key: x for key, x in ours.items() if key not in theirs}
     whole = {key: theirs[states] if np.array_equal(x, ours[states]) else x for key, x in missing.items()}
     return {key: theirs.get(key, whole.get(key)) for key in ours}
-
-
-def manifest() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((ENCODERS / "manifest.json").read_text(encoding="utf-8"))
-    return found
 
 
 def write_archive(path: Path, scratch: Path) -> None:
@@ -116,12 +110,6 @@ def write_archive(path: Path, scratch: Path) -> None:
             archive.writestr(about, file.read_bytes(), zipfile.ZIP_DEFLATED)
 
 
-def main() -> None:
-    import tempfile
-
+if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
         write_archive(Path(sys.argv[1]), Path(scratch))
-
-
-if __name__ == "__main__":
-    main()

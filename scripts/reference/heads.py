@@ -33,17 +33,6 @@ from minibert.equations.input_layer import Array
 
 TARGET = ROOT / "tests" / "reference" / "heads"
 Tensors = dict[str, Array]
-ONE = {**SIZES, "num_hidden_layers": 1}
-ROBERTA = {**ONE, "pad_token_id": 1, "layer_norm_eps": 1e-5}
-MPNET = {**ONE, "pad_token_id": 1, "max_position_embeddings": 24}
-ELECTRA = {**ONE, "embedding_size": 8, "hidden_act": "silu"}
-GPT_ONE, DISTIL_ONE = {**GPT, "n_layer": 1}, {**DISTIL, "n_layers": 1}
-NAMED = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
-EVERY, FIRST = ("plain", "right_pad", "left_pad"), ("plain", "right_pad")
-
-
-def same(tensors: Tensors) -> Tensors:
-    return tensors
 
 
 def both_names(tensors: Tensors) -> Tensors:
@@ -84,148 +73,114 @@ class HeadCase(NamedTuple):
     kinds: tuple[str, ...]
     pad: int = 0
     variant: str = ""
-    changed: Callable[[Tensors], Tensors] = same
+    changed: Callable[[Tensors], Tensors] = dict
 
     @property
     def name(self) -> str:
         return f"{self.family}-{self.head}{self.variant and '-' + self.variant}"
 
+    def but(self, variant: str, kinds: tuple[str, ...] = ("plain",), **config: Any) -> HeadCase:
+        """Return the case with other batches and other settings in config.json."""
+        return self._replace(variant=variant, kinds=kinds, config=self.config | config)
 
-def answering(family: str, stem: str, sizes: dict[str, Any]) -> HeadCase:
-    return HeadCase(family, f"{stem}ForQuestionAnswering", "answer", sizes, ("right_pad",))
 
-
-def like_bert(family: str, stem: str) -> list[HeadCase]:
-    return [
-        HeadCase(family, f"{stem}ForMaskedLM", "masked_word", ONE, EVERY),
-        HeadCase(family, f"{stem}ForSequenceClassification", "classes", ONE | NAMED, FIRST),
-        HeadCase(family, f"{stem}ForTokenClassification", "token_classes", ONE | NAMED, EVERY),
-        answering(family, stem, ONE),
-        HeadCase(family, f"{stem}ForNextSentencePrediction", "next_sentence", ONE, (*FIRST, "types")),
-    ]
+def of(family: str, stem: str, sizes: dict[str, Any], pad: int = 0, **kinds: tuple[str, ...]) -> list[HeadCase]:
+    """Return a family's cases: the head of each and its batches. Classes have names."""
+    named = {head: sizes | NAMED if "classes" in head else sizes for head in kinds}
+    return [HeadCase(family, stem + CLASSES[head], head, named[head], each, pad) for head, each in kinds.items()]
 
 
 def like_roberta(family: str, stem: str, sizes: dict[str, Any]) -> list[HeadCase]:
-    # hidden_act is relu: the head has gelu all the same
-    return [
-        HeadCase(family, f"{stem}ForMaskedLM", "masked_word", sizes | {"hidden_act": "relu"}, EVERY, 1),
-        HeadCase(family, f"{stem}ForSequenceClassification", "classes", sizes | NAMED, FIRST, 1),
-        HeadCase(family, f"{stem}ForTokenClassification", "token_classes", sizes | NAMED, ("right_pad",), 1),
-        answering(family, stem, sizes)._replace(pad=1),
-    ]
+    kinds = {"masked_word": EVERY, "classes": FIRST, "token_classes": PADDED, "answer": PADDED}
+    masked, *others = of(family, stem, sizes, 1, **kinds)
+    return [masked._replace(config=sizes | RELU), *others]
 
 
-BERT = like_bert("bert", "Bert")
-UNTIED = ONE | {"tie_word_embeddings": False}
+def like_llama(family: str, stem: str, sizes: dict[str, Any]) -> list[HeadCase]:
+    next_word, classes = ("right_pad", "left_pad"), ("plain", "left_pad", "ends_with_pad")
+    return of(family, stem, sizes, next_word=next_word, classes=classes, token_classes=PADDED, answer=PADDED)
+
+
+CLASSES = {
+    "masked_word": "ForMaskedLM", "classes": "ForSequenceClassification", "token_classes": "ForTokenClassification",
+    "answer": "ForQuestionAnswering", "next_sentence": "ForNextSentencePrediction", "next_word": "ForCausalLM",
+    "replaced_token": "ForPreTraining",
+}  # fmt: skip
+EVERY, FIRST, PADDED = ("plain", "right_pad", "left_pad"), ("plain", "right_pad"), ("right_pad",)
+FOUR = {"masked_word": EVERY, "classes": FIRST, "token_classes": EVERY, "answer": PADDED}
+FIVE = FOUR | {"next_sentence": (*FIRST, "types")}
+NAMED = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
+RELU = {"hidden_act": "relu"}  # the head has gelu all the same
+ONE = {**SIZES, "num_hidden_layers": 1}
+ROBERTA = {**ONE, "pad_token_id": 1, "layer_norm_eps": 1e-5}
+MPNET = {**ONE, "pad_token_id": 1, "max_position_embeddings": 24}
+ELECTRA = {**ONE, "embedding_size": 8, "hidden_act": "silu"}
+GPT_ONE, DISTIL_ONE = {**GPT, "n_layer": 1}, {**DISTIL, "n_layers": 1}
+MODERN_ONE, ROTARY_ONE, GEMMA_ONE = ({**each, "num_hidden_layers": 1} for each in (MODERN, ROTARY, GEMMA))
+GEMMA_ONE["layer_types"] = ["full_attention"]
+EURO = {**ROTARY_ONE, "head_dim": None}
+ULTRA = {**EURO, "hidden_act": "relu", "prediction_head_size": 10}
+DEBERTA_ONE = {**DEBERTA, "num_hidden_layers": 1, "embedding_size": 8}
+BIASES = {"classifier_bias": True, "norm_bias": True, "classifier_activation": "silu", "decoder_bias": False}
+BERT = of("bert", "Bert", ONE, **FIVE)
+GPT2_WORD = HeadCase("gpt2", "GPT2LMHeadModel", "next_word", GPT_ONE, EVERY)
+GPT2_CLASSES = HeadCase("gpt2", "GPT2ForSequenceClassification", "classes", GPT_ONE | NAMED, ("one",))
+GTE = of("gte", "Gte", ONE | RELU, 1, **{key: FOUR[key] for key in ("masked_word", "classes", "token_classes")})
+DEBERTA_V2 = of("deberta-v2", "DebertaV2", DEBERTA_ONE, **FOUR)
+MODERNBERT = of("modernbert", "ModernBert", MODERN_ONE, **FOUR)
+EUROBERT = of("eurobert", "EuroBert", EURO, masked_word=EVERY, classes=EVERY, token_classes=EVERY)
+ULTRABERT = of("ultrabert", "Ultrabert", ULTRA, **FOUR)
+QWEN3 = like_llama("qwen3", "Qwen3", ROTARY_ONE)
 CASES = (
     *BERT,
-    BERT[0]._replace(config=ONE | {"hidden_act": "gelu_new"}, variant="gelu_new", kinds=("plain",)),
-    BERT[0]._replace(variant="both_names", kinds=("plain",), changed=both_names),
-    BERT[0]._replace(variant="both_and_unlike", kinds=("plain",), changed=both_and_unlike),
-    BERT[0]._replace(variant="only_the_heads", kinds=("plain",), changed=only_the_head_s),
-    BERT[0]._replace(config=UNTIED, variant="untied", kinds=("plain",)),
-    BERT[1]._replace(config=ONE | {"num_labels": 1}, variant="one", kinds=("plain",)),
-    HeadCase("bert", "BertForPreTraining", "masked_word", ONE, ("plain",), variant="pretraining"),
-    HeadCase("bert", "BertLMHeadModel", "next_word", ONE | {"is_decoder": True}, ("plain", "right_pad")),
-    *like_bert("ernie", "Ernie"),
+    BERT[0].but("gelu_new", hidden_act="gelu_new"),
+    BERT[0].but("both_names")._replace(changed=both_names),
+    BERT[0].but("both_and_unlike")._replace(changed=both_and_unlike),
+    BERT[0].but("only_the_heads")._replace(changed=only_the_head_s),
+    BERT[0].but("untied", tie_word_embeddings=False),
+    BERT[0].but("pretraining")._replace(save="BertForPreTraining"),
+    BERT[1].but("one")._replace(config=ONE | {"num_labels": 1}),
+    HeadCase("bert", "BertLMHeadModel", "next_word", ONE | {"is_decoder": True}, FIRST),
+    *of("ernie", "Ernie", ONE, **FIVE),
     *like_roberta("roberta", "Roberta", ROBERTA),
     *like_roberta("xlm-roberta", "XLMRoberta", ROBERTA),
     *like_roberta("camembert", "Camembert", ROBERTA),
     *like_roberta("mpnet", "MPNet", MPNET),
-    HeadCase("electra", "ElectraForMaskedLM", "masked_word", ELECTRA, EVERY),
-    HeadCase("electra", "ElectraForSequenceClassification", "classes", ELECTRA | NAMED, FIRST),
-    HeadCase("electra", "ElectraForTokenClassification", "token_classes", ELECTRA | NAMED, ("right_pad",)),
-    HeadCase("electra", "ElectraForPreTraining", "replaced_token", ELECTRA, EVERY),
-    answering("electra", "Electra", ELECTRA),
-    answering("distilbert", "DistilBert", DISTIL_ONE),
-    answering("gpt2", "GPT2", GPT_ONE),
-    HeadCase("distilbert", "DistilBertForMaskedLM", "masked_word", DISTIL_ONE | {"activation": "relu"}, FIRST),
-    HeadCase("distilbert", "DistilBertForSequenceClassification", "classes", DISTIL_ONE | NAMED, FIRST),
-    HeadCase("distilbert", "DistilBertForTokenClassification", "token_classes", DISTIL_ONE | NAMED, ("right_pad",)),
-    HeadCase("gpt2", "GPT2LMHeadModel", "next_word", GPT_ONE, EVERY),
-    HeadCase("gpt2", "GPT2LMHeadModel", "next_word", GPT_ONE, ("plain",), variant="unprefixed", changed=unprefixed),
-    HeadCase("gpt2", "GPT2LMHeadModel", "next_word", GPT_ONE | {"tie_word_embeddings": False}, ("plain",),
-             variant="untied"),
-    HeadCase("gpt2", "GPT2ForSequenceClassification", "classes", GPT_ONE | NAMED | {"pad_token_id": 0},
-             (*EVERY, "ends_with_pad", "pads_alone")),
-    HeadCase("gpt2", "GPT2ForSequenceClassification", "classes", GPT_ONE | NAMED, ("one",), variant="no_pad_id"),
-    HeadCase("gpt2", "GPT2ForTokenClassification", "token_classes", GPT_ONE | NAMED, ("right_pad",)),
-)  # fmt: skip
-
-
-MODERN_ONE = {**MODERN, "num_hidden_layers": 1}
-ROTARY_ONE = {**ROTARY, "num_hidden_layers": 1}
-GEMMA_ONE = {**GEMMA, "num_hidden_layers": 1, "layer_types": ["full_attention"]}
-HEAD_BIASES = {"classifier_bias": True, "norm_bias": True, "classifier_activation": "silu", "decoder_bias": False}
-
-
-def like_llama(family: str, stem: str, sizes: dict[str, Any]) -> list[HeadCase]:
-    named = sizes | NAMED | {"pad_token_id": 0}
-    return [
-        HeadCase(family, f"{stem}ForCausalLM", "next_word", sizes, ("right_pad", "left_pad")),
-        HeadCase(family, f"{stem}ForSequenceClassification", "classes", named, ("plain", "left_pad", "ends_with_pad")),
-        HeadCase(family, f"{stem}ForTokenClassification", "token_classes", named, ("right_pad",)),
-        answering(family, stem, sizes),
-    ]
-
-
-MODERNBERT = [
-    HeadCase("modernbert", "ModernBertForMaskedLM", "masked_word", MODERN_ONE, EVERY),
-    HeadCase("modernbert", "ModernBertForSequenceClassification", "classes", MODERN_ONE | NAMED, FIRST),
-    HeadCase("modernbert", "ModernBertForTokenClassification", "token_classes", MODERN_ONE | NAMED, EVERY),
-    answering("modernbert", "ModernBert", MODERN_ONE),
-]
-EURO = {**ROTARY_ONE, "head_dim": None}
-EUROBERT = [
-    HeadCase("eurobert", "EuroBertForMaskedLM", "masked_word", EURO, EVERY),
-    HeadCase("eurobert", "EuroBertForSequenceClassification", "classes", EURO | NAMED, EVERY),
-    HeadCase("eurobert", "EuroBertForTokenClassification", "token_classes", EURO | NAMED, EVERY),
-]
-ULTRA = {**EURO, "hidden_act": "relu", "prediction_head_size": 10}
-ULTRABERT = [
-    HeadCase("ultrabert", "UltrabertForMaskedLM", "masked_word", ULTRA, EVERY),
-    HeadCase("ultrabert", "UltrabertForSequenceClassification", "classes", ULTRA | NAMED, FIRST),
-    HeadCase("ultrabert", "UltrabertForTokenClassification", "token_classes", ULTRA | NAMED, EVERY),
-    answering("ultrabert", "Ultrabert", ULTRA),
-]
-# hidden_act is relu: the head has gelu all the same
-GTE = HeadCase("gte", "GteForMaskedLM", "masked_word", ONE | {"hidden_act": "relu"}, EVERY, 1)
-DEBERTA_ONE = {**DEBERTA, "num_hidden_layers": 1, "embedding_size": 8}
-DEBERTA_V2 = [each._replace(config=each.config | DEBERTA_ONE) for each in like_bert("deberta-v2", "DebertaV2")[:4]]
-OWN_WORDS = {**DEBERTA_ONE, "embedding_size": DEBERTA["hidden_size"], "legacy": False}
-QWEN3 = like_llama("qwen3", "Qwen3", ROTARY_ONE)
-CASES = (
-    *CASES,
-    *MODERNBERT,
-    MODERNBERT[0]._replace(config=MODERN_ONE | HEAD_BIASES, variant="biased", kinds=("plain",)),
-    MODERNBERT[1]._replace(config=MODERN_ONE | NAMED | {"classifier_pooling": "mean"}, variant="mean", kinds=FIRST),
-    *like_bert("nomic_bert", "NomicBert")[:3],
-    *(each._replace(config=each.config | {"embedding_size": 8}) for each in like_bert("albert", "Albert")[:4]),
-    GTE, GTE._replace(variant="older", changed=older_gte),
-    GTE._replace(save="GteForSequenceClassification", head="classes", config=GTE.config | NAMED, kinds=FIRST),
-    GTE._replace(save="GteForTokenClassification", head="token_classes", config=GTE.config | NAMED),
     *like_roberta("jina_embeddings_v3", "JinaEmbeddingsV3", ROBERTA),
+    *of("electra", "Electra", ELECTRA, **FOUR | {"token_classes": PADDED, "replaced_token": EVERY}),
+    *of("distilbert", "DistilBert", DISTIL_ONE | {"activation": "relu"}, masked_word=FIRST),
+    *of("distilbert", "DistilBert", DISTIL_ONE, classes=FIRST, token_classes=PADDED, answer=PADDED),
+    GPT2_WORD,
+    GPT2_WORD.but("unprefixed")._replace(changed=unprefixed),
+    GPT2_WORD.but("untied", tie_word_embeddings=False),
+    GPT2_CLASSES.but("", (*EVERY, "ends_with_pad", "pads_alone"), pad_token_id=0),
+    GPT2_CLASSES.but("no_pad_id", ("one",)),
+    *of("gpt2", "GPT2", GPT_ONE, token_classes=PADDED, answer=PADDED),
+    *MODERNBERT,
+    MODERNBERT[0].but("biased", **BIASES),
+    MODERNBERT[1].but("mean", FIRST, classifier_pooling="mean"),
+    *of("nomic_bert", "NomicBert", ONE, masked_word=EVERY, classes=FIRST, token_classes=EVERY),
+    *of("albert", "Albert", ONE | {"embedding_size": 8}, **FOUR),
+    *GTE,
+    GTE[0].but("older", EVERY)._replace(changed=older_gte),
     *DEBERTA_V2,
-    DEBERTA_V2[0]._replace(config=OWN_WORDS, variant="own"),
+    DEBERTA_V2[0].but("own", EVERY, embedding_size=DEBERTA["hidden_size"], legacy=False),
     DEBERTA_V2[1]._replace(config=DEBERTA_ONE | {"num_labels": 1, "pooler_hidden_act": "tanh"}, variant="one"),
     *like_llama("llama", "Llama", ROTARY_ONE),
     *like_llama("mistral", "Mistral", ROTARY_ONE),
     *like_llama("ministral3", "Ministral3", ROTARY_ONE),
     *like_llama("qwen2", "Qwen2", ROTARY_ONE),
     *QWEN3,
-    QWEN3[0]._replace(config=ROTARY_ONE | {"tie_word_embeddings": True}, variant="tied", kinds=("plain",)),
+    QWEN3[0].but("tied", tie_word_embeddings=True),
     *EUROBERT,
-    EUROBERT[0]._replace(config=EURO | {"tie_word_embeddings": True, "mlp_bias": True}, variant="tied",
-                         kinds=("plain",)),
-    *(EUROBERT[1]._replace(config=EURO | NAMED | {"classifier_pooling": each}, variant=each, kinds=FIRST)
-      for each in ("bos", "mean")),
+    EUROBERT[0].but("tied", tie_word_embeddings=True, mlp_bias=True),
+    *(EUROBERT[1].but(each, FIRST, classifier_pooling=each) for each in ("bos", "mean")),
     *ULTRABERT,
-    ULTRABERT[0]._replace(config=ULTRA | {"tie_word_embeddings": True}, variant="tied", kinds=("plain",)),
-    ULTRABERT[1]._replace(config=ULTRA | NAMED | {"classifier_pooling": "mean"}, variant="mean", kinds=FIRST),
-    HeadCase("gemma3_text", "Gemma3ForCausalLM", "next_word", GEMMA_ONE, ("right_pad",)),
-    HeadCase("gemma3_text", "Gemma3TextForSequenceClassification", "classes", GEMMA_ONE | NAMED | {"pad_token_id": 0},
-             ("plain", "right_pad")),
-)  # fmt: skip
+    ULTRABERT[0].but("tied", tie_word_embeddings=True),
+    ULTRABERT[1].but("mean", FIRST, classifier_pooling="mean"),
+    *of("gemma3_text", "Gemma3", GEMMA_ONE, next_word=PADDED),
+    *of("gemma3_text", "Gemma3Text", GEMMA_ONE, classes=FIRST),
+)
 
 
 def build(case: HeadCase, folder: Path) -> torch.nn.Module:
@@ -242,7 +197,7 @@ def build(case: HeadCase, folder: Path) -> torch.nn.Module:
 
 def batch(case: HeadCase, kind: str) -> dict[str, Array]:
     """Build a batch as for whole models. "ends_with_pad": unmasked pad ids at the ends; "pads_alone": only pad ids."""
-    plain = Case(case.name, case.family, case.save, "", {}, (), case.pad)
+    plain = Case(case.family, case.save, {}, (), case.name.removeprefix(f"{case.family}-"), case.pad)
     if kind == "one":
         return {name: ids[:1] for name, ids in make_inputs(plain, "plain").items()}
     made = make_inputs(plain, kind)

@@ -13,22 +13,20 @@ as MultiVectorEncoder saves it, or as PyLate and Stanford's ColBERT did. Beside 
 
 from __future__ import annotations
 
-import json
 import string
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import check
 import numpy as np
 import transformers
-from check import ROOT, make_or_check, parser_of
+from check import fill
 from safetensors.numpy import load_file, save_file
 from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
-from sentences import SIZES, TEXTS, Call, bert, differences, fill, make_folders, rewrite, with_wordpiece
+from sentences import IDENTITY, SIZES, TEXTS, Call, bert, dump, each, raw, rewrite, run, with_wordpiece
 from torch import nn
 
 QUERIES = ("the clouds", "", "we lived above the clouds we lived above the clouds")
@@ -38,8 +36,8 @@ ROBERTA = SIZES | {"max_position_embeddings": 34, "pad_token_id": 0, "type_vocab
 
 
 def dense(width: int, out: int, **options: Any) -> Dense:
-    options = {"bias": False, "activation_function": nn.Identity(), **TOKENS, **options}
-    fill(module := Dense(width, out, **options))
+    options = {"bias": False, "activation_function": IDENTITY, **TOKENS, **options}
+    fill(module := Dense(width, out, **options), spread=8, norms=4)
     return module
 
 
@@ -49,30 +47,19 @@ def save(chain: list[Any], folder: Path, **options: Any) -> list[Call]:
 
 
 def calls() -> list[Call]:
-    texts = list(TEXTS)
     return [
-        ("encode_query", texts, {}),
-        ("encode_document", texts, {}),
-        ("encode", texts, {}),
-        ("encode_query", "we lived", {}),
-        ("encode_query", texts[:3], {"prompt": "above ", "normalize_embeddings": True}),
-        ("similarity", texts, {}),
-        ("similarity_pairwise", texts, {}),
-    ]
+        *each(TEXTS, "encode_query", "encode_document", "encode"), ("encode_query", "we lived", {}),
+        ("encode_query", TEXTS[:3], {"prompt": "above ", "normalize_embeddings": True}),
+        *each(TEXTS, "similarity", "similarity_pairwise"),
+    ]  # fmt: skip
 
 
-def raw(folder: Path, kind: type, config: Any, spread: int = 8, **tokenizer: Any) -> str:
-    check.fill(model := kind(config), spread, norms=spread // 2)
-    model.save_pretrained(folder)
-    return str(with_wordpiece(folder, **tokenizer))
-
-
-def modernbert(folder: Path, **settings: Any) -> str:
+def modernbert(folder: Path) -> str:
     """Two blocks with a window of four tokens on either side, then one block without a window."""
     special = {f"{name}_token_id": None for name in ("bos", "eos", "cls", "sep")} | {"pad_token_id": 0}
     config = SIZES | {"num_hidden_layers": 3, "local_attention": 8, "global_attn_every_n_layers": 3} | special
     # with a larger spread float32 would differ from float64 by 1e-5
-    return raw(folder, transformers.ModernBertModel, transformers.ModernBertConfig(**config | settings), spread=4)
+    return str(with_wordpiece(raw(folder, "ModernBertModel", spread=4, **config)))
 
 
 # -- the folders -------------------------------------------------------------------------------------------------
@@ -104,7 +91,7 @@ def window(parts: Path, folder: Path) -> list[Call]:
 
 def kept(parts: Path, folder: Path) -> list[Call]:
     """RoBERTa, whose positions follow the ids; only some tokens of a document count, and some documents have none."""
-    name = raw(parts / "t", transformers.RobertaModel, transformers.RobertaConfig(**ROBERTA), model_max_length=30)
+    name = str(with_wordpiece(raw(parts / "t", "RobertaModel", **ROBERTA), model_max_length=30))
     expansion = {"strategy": "min", "attend": False, "length": 8}
     tokens = transformers.AutoTokenizer.from_pretrained(name)
     mask = MultiVectorMask([tokens.convert_ids_to_tokens(i) for i in range(len(tokens)) if not 5 <= i <= 12])
@@ -120,18 +107,17 @@ def pylate(parts: Path, folder: Path) -> list[Call]:
     """As PyLate 1.3 saves it: a Transformer and PyLate's Dense, flat settings, prefixes of one token."""
     save([Transformer(str(bert(parts / "t"))), dense(8, 6)], folder)
     rewrite(folder / "tokenizer.json", partial(with_tokens, "[Q] ", "[D] "))
-    types = "sentence_transformers.models.Transformer", "pylate.models.Dense.Dense"
-    own = [{"idx": i, "name": str(i), "path": path, "type": kind}
-           for i, (path, kind) in enumerate(zip(("", "1_Dense"), types, strict=True))]  # fmt: skip
-    (folder / "modules.json").write_text(json.dumps(own), encoding="utf-8")
+    kinds = {"": "sentence_transformers.models.Transformer", "1_Dense": "pylate.models.Dense.Dense"}
+    own = [{"idx": i, "name": str(i), "path": path, "type": kinds[path]} for i, path in enumerate(kinds)]
+    dump(folder / "modules.json", own)
     rewrite(folder / "1_Dense" / "config.json", lambda config: {k: v for k, v in config.items() if "module" not in k})
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 17, "do_lower_case": False}))
+    dump(folder / "sentence_bert_config.json", {"max_seq_length": 17, "do_lower_case": False})
     settings = {
         "model_type": "ColBERT", "prompts": {}, "default_prompt_name": None, "similarity_fn_name": "MaxSim",
         "query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 10, "document_length": 18,
         "attend_to_expansion_tokens": True, "skiplist_words": ["!", "the"],
     }  # fmt: skip
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings), encoding="utf-8")
+    dump(folder / "config_sentence_transformers.json", settings)
     return calls()
 
 
@@ -143,7 +129,7 @@ def pylate_older(parts: Path, folder: Path) -> list[Call]:
         "prompts": {"query": "above "}, "query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 10,
         "document_length": 18, "do_query_expansion": False,
     }  # fmt: skip
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings), encoding="utf-8")
+    dump(folder / "config_sentence_transformers.json", settings)
     return calls()
 
 
@@ -155,14 +141,8 @@ def stanford(parts: Path, folder: Path) -> list[Call]:
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     rewrite(folder / "config.json", lambda config: config | {"architectures": ["HF_ColBERT"]})
     rewrite(folder / "tokenizer.json", partial(with_tokens, "[unused0]", "[unused1]", added=False))
-    metadata = {
-        "dim": 6,
-        "query_maxlen": 11,
-        "doc_maxlen": 16,
-        "query_token_id": "[unused0]",
-        "doc_token_id": "[unused1]",
-    }
-    (folder / "artifact.metadata").write_text(json.dumps(metadata), encoding="utf-8")
+    tokens = {"query_token_id": "[unused0]", "doc_token_id": "[unused1]"}
+    dump(folder / "artifact.metadata", {"dim": 6, "query_maxlen": 11, "doc_maxlen": 16, **tokens})
     return calls()
 
 
@@ -204,10 +184,5 @@ def with_vectors(folder: Path, made: list[Call]) -> dict[str, dict[str, Any]]:
     return {str(i): dict(zip(("method", "texts", "options"), call, strict=True)) for i, call in enumerate(made)}
 
 
-def main() -> int:
-    make = partial(make_folders, prefix="late", builders=FOLDERS, finish=with_vectors)
-    return make_or_check(parser_of(__doc__).parse_args().check, ROOT / "tests" / "reference", make, differences)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__, "late", FOLDERS, with_vectors))

@@ -120,28 +120,22 @@ class Recorder:
         self.looked_up: list[tuple[int, torch.Tensor]] = []
         self.asked: torch.Tensor | None = None
         modules = dict(model.named_modules())
-        for path in case.parts:
-            modules[path].register_forward_hook(self.output_of(path))
-        modules[case.sum_enters].register_forward_pre_hook(self.input_of("sum"), with_kwargs=True)
-        if case.masked == "embeddings":
-            modules[case.masked].register_forward_hook(self.output_of("masked"))
-        elif case.masked:
-            modules[case.masked].register_forward_pre_hook(self.input_of("masked"), with_kwargs=True)
+        outputs, inputs = {path: path for path in case.parts}, {case.sum_enters: "sum"}
+        if case.masked:
+            (outputs if case.masked == "embeddings" else inputs)[case.masked] = "masked"
+        for path, key in outputs.items():
+            modules[path].register_forward_hook(lambda _m, _i, output, key=key: self.output(key, output))
+        for path, key in inputs.items():
+            modules[path].register_forward_pre_hook(partial(self.input, key), with_kwargs=True)
         if case.position:
             self.table = modules[case.position].weight
             modules[case.position].register_forward_pre_hook(self.positions, with_kwargs=True)
 
-    def output_of(self, path: str) -> Any:
-        def hook(_module: torch.nn.Module, _inputs: Any, output: torch.Tensor) -> None:
-            self.keep(f"{path} (types)" if path in self.trace else path, output)
+    def output(self, key: str, output: torch.Tensor) -> None:
+        self.keep(f"{key} (types)" if key in self.trace else key, output)
 
-        return hook
-
-    def input_of(self, key: str) -> Any:
-        def hook(_module: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-            self.keep(key, inputs[0] if inputs else named.get("hidden_states", named.get("inputs_embeds")))
-
-        return hook
+    def input(self, key: str, _module: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self.keep(key, inputs[0] if inputs else named.get("hidden_states", named.get("inputs_embeds")))
 
     def positions(self, _module: torch.nn.Module, _inputs: Any, named: dict[str, Any]) -> None:
         self.asked = named.get("position_ids")
@@ -246,19 +240,9 @@ def make_all(target: Path, only: list[str], minilm: Path | None) -> None:
         write_full_size(target, minilm)
 
 
-def make_shipped(again: bool, only: list[str], minilm: Path | None) -> int:
-    """Write the package's file, or write it elsewhere and compare; 1 if they differ."""
-    if minilm is None or (only and "shipped" not in only):
-        return 0
-    compare = partial(check.compare_file, name=check.SHIPPED)
-    return check.make_or_check(again, SHIPPED_FOLDER, partial(write_shipped, folder=minilm), compare)
-
-
 def make_reference(again: bool, only: list[str], minilm: Path | None) -> int:
-    """Write tests/reference, or write it elsewhere and compare; 1 if they differ."""
-    if only == ["shipped"]:
-        return 0
-    target = ROOT / "tests" / "reference"
+    """Write the package's file and tests/reference, or write them elsewhere and compare; 1 if one differs."""
+    target, differ = ROOT / "tests" / "reference", 0
 
     def make(folder: Path) -> None:
         for old in folder.glob("*/case.json"):
@@ -268,7 +252,12 @@ def make_reference(again: bool, only: list[str], minilm: Path | None) -> int:
         if folder == target:
             check.write_manifest(target)
 
-    return check.make_or_check(again, target, make, partial(check.compare_folders, only=only))
+    if minilm is not None and (not only or "shipped" in only):
+        compare = partial(check.compare_file, name=check.SHIPPED)
+        differ = check.make_or_check(again, SHIPPED_FOLDER, partial(write_shipped, folder=minilm), compare)
+    if only != ["shipped"]:
+        differ |= check.make_or_check(again, target, make, partial(check.compare_folders, only=only))
+    return differ
 
 
 def main() -> int:
@@ -284,7 +273,7 @@ def main() -> int:
     if minilm is None and (not arguments.only or of_minilm & set(arguments.only)):
         parser.error("full_size and shipped need --minilm FOLDER or the environment variable MINIBERT_MODEL")
     check.quiet()
-    return max(make(arguments.check, arguments.only, minilm) for make in (make_shipped, make_reference))
+    return make_reference(arguments.check, arguments.only, minilm)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,28 +35,37 @@ from sentence_transformers.sentence_transformer.modules import Dropout, LayerNor
 from torch import nn
 
 TOLERANCE = 3e-6  # times a vector's largest number; measured between torch's AVX-512, AVX2 and SSE4.1: 1.1e-6
-TEXTS = (
+TEXTS = [
     "", "we", "We lived above the clouds!", "clouds above", "a b c d e f g h i j k l m n o p q r s t u v w x y z",
     "[CLS] the [SEP]", "ÉTÉ été", "THE CLOUDS", "the clouds",
-)  # fmt: skip
+]  # fmt: skip
 SIZES = {
     "vocab_size": checkpoints.VOCAB, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
     "intermediate_size": 16, "max_position_embeddings": 32,
 }  # fmt: skip
 ALL = ("max", "cls", "lasttoken", "weightedmean", "mean_sqrt_len_tokens", "mean")  # not in the order of the flags
+IDENTITY = nn.Identity()
+TASKS = {"query": "task: search result | query: ", "document": "title: none | text: "}
 Call = tuple[str, list[str] | str, dict[str, Any]]
+Builder = Callable[[Path, Path], list[Any]]
+Finish = Callable[[Path, list[Any]], dict[str, dict[str, Any]]]
 
 
-def fill(model: nn.Module) -> None:
-    check.fill(model, spread=8, norms=4)  # seeded numbers are small: without the factor attention would be nearly even
+def each(texts: list[str], *methods: str) -> list[Call]:
+    return [(method, texts, {}) for method in methods]
+
+
+def raw(folder: Path, kind: str, spread: int = 8, **config: Any) -> Path:
+    """Save a seeded model of a class of transformers."""
+    model = getattr(transformers, kind)(getattr(transformers, kind).config_class(**config))
+    check.fill(model, spread, norms=spread // 2)  # seeded numbers are small: attention would be nearly even
+    model.save_pretrained(folder)
+    return folder
 
 
 def bert(folder: Path, cased: bool = False, **tokenizer: Any) -> Path:
     """A seeded BERT with a tokenizer, as transformers saves it."""
-    model = transformers.BertModel(transformers.BertConfig(**SIZES))
-    fill(model)
-    model.save_pretrained(folder)
-    with_wordpiece(folder, **tokenizer)
+    with_wordpiece(raw(folder, "BertModel", **SIZES), **tokenizer)
     return checkpoints.write_wordpiece(folder, normalizer=None) if cased else folder
 
 
@@ -65,53 +74,50 @@ def with_wordpiece(folder: Path, **settings: Any) -> Path:
     checkpoints.write_wordpiece(folder)
     special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", **special, **settings}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    dump(folder / "tokenizer_config.json", settings)
     return folder
 
 
 def gpt2(folder: Path) -> Path:
-    config = transformers.GPT2Config(vocab_size=261, n_embd=8, n_layer=2, n_head=2, n_positions=32)
-    model = transformers.GPT2Model(config)
-    fill(model)
-    model.save_pretrained(folder)
+    raw(folder, "GPT2Model", vocab_size=261, n_embd=8, n_layer=2, n_head=2, n_positions=32)
     checkpoints.write_byte_level(folder)
     settings = {"tokenizer_class": "GPT2Tokenizer", "pad_token": "<|endoftext|>", "model_max_length": 32}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    dump(folder / "tokenizer_config.json", settings)
     return folder
 
 
-def today(folder: Path, name: str, ends: bool = False, **config: Any) -> Path:
-    """A seeded newer model with GPT-2's tokens, padded on the left; `ends`: each text gets a token at its end."""
+def today(folder: Path, kind: str, **config: Any) -> Path:
+    """A seeded newer model with GPT-2's tokens, padded on the left; each text gets a token at its end."""
     sizes = {**SIZES, "vocab_size": 261, "num_key_value_heads": 1, "head_dim": 6, "pad_token_id": 256}
-    model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(name, **{**sizes, **config}))
-    fill(model)
-    model.save_pretrained(folder)
-    checkpoints.write_byte_level(folder)
+    checkpoints.write_byte_level(raw(folder, kind, **{**sizes, **config}))
     rules = json.loads(transformers.GPT2Tokenizer.from_pretrained(folder).backend_tokenizer.to_str())
     for older in ("vocab.json", "merges.txt"):
         (folder / older).unlink()
-    if ends:
-        end = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}
-        rules["post_processor"] = {
-            "type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}, end],
-            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}, end],
-            "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [256], "tokens": ["<|endoftext|>"]}},
-        }  # fmt: skip
-    (folder / "tokenizer.json").write_text(json.dumps(rules), encoding="utf-8")
+    end = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}
+    rules["post_processor"] = {
+        "type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}, end],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}, end],
+        "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [256], "tokens": ["<|endoftext|>"]}},
+    }  # fmt: skip
+    dump(folder / "tokenizer.json", rules)
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<|endoftext|>", "model_max_length": 30}
-    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "padding_side": "left"}), encoding="utf-8")
+    dump(folder / "tokenizer_config.json", {**settings, "padding_side": "left"})
     return folder
 
 
 def save(chain: list[Any], folder: Path, **options: Any) -> None:
     for module in chain:
         if isinstance(module, (Dense, LayerNorm)):
-            fill(module)
+            check.fill(module, spread=8, norms=4)
     SentenceTransformer(modules=chain, device="cpu", **options).save(str(folder), create_model_card=False)
 
 
+def dump(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
 def rewrite(path: Path, change: Callable[[Any], Any]) -> None:
-    path.write_text(json.dumps(change(json.loads(path.read_text(encoding="utf-8")))), encoding="utf-8")
+    dump(path, change(json.loads(path.read_text(encoding="utf-8"))))
 
 
 # -- the folders -------------------------------------------------------------------------------------------------
@@ -119,43 +125,31 @@ def rewrite(path: Path, change: Callable[[Any], Any]) -> None:
 
 def dense(parts: Path, folder: Path) -> list[Call]:
     """Mean, a dense layer with tanh, Normalize: all keys in the newest spelling; compared by cosine."""
-    chain = [Transformer(str(bert(parts / "t"))), Pooling(8, "mean"), Dense(8, 6), Normalize()]
-    save(chain, folder)
-    texts = list(TEXTS)
+    save([Transformer(str(bert(parts / "t"))), Pooling(8, "mean"), Dense(8, 6), Normalize()], folder)
     return [
-        ("encode", texts, {}),
-        ("encode", "we lived", {}),
-        ("encode", texts, {"truncate_dim": 4}),
-        ("encode", texts, {"truncate_dim": 4, "normalize_embeddings": True}),
-        ("encode", "we lived", {"output_value": "token_embeddings"}),
-        ("similarity", texts, {}),
-    ]
+        ("encode", TEXTS, {}), ("encode", "we lived", {}), ("encode", TEXTS, {"truncate_dim": 4}),
+        ("encode", TEXTS, {"truncate_dim": 4, "normalize_embeddings": True}),
+        ("encode", "we lived", {"output_value": "token_embeddings"}), ("similarity", TEXTS, {}),
+    ]  # fmt: skip
 
 
 def cls(parts: Path, folder: Path) -> list[Call]:
     """The first token, truncated at 8 tokens; the oldest spelling: flags, sentence_roberta_config.json, a subfolder."""
-    chain = [Transformer(str(bert(parts / "t"))), Pooling(8, "cls")]
-    save(chain, folder, similarity_fn_name="dot")
+    save([Transformer(str(bert(parts / "t"))), Pooling(8, "cls")], folder, similarity_fn_name="dot")
     (folder / "0_Transformer").mkdir()
     for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
         (folder / name).rename(folder / "0_Transformer" / name)
     (folder / "sentence_bert_config.json").unlink()
-    settings = {"max_seq_length": 8, "do_lower_case": False}
-    (folder / "0_Transformer" / "sentence_roberta_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    dump(folder / "0_Transformer/sentence_roberta_config.json", {"max_seq_length": 8, "do_lower_case": False})
     flags = {f"pooling_mode_{name}": False for name in ("mean_tokens", "max_tokens", "mean_sqrt_len_tokens")}
-    flags = {"word_embedding_dimension": 8, "pooling_mode_cls_token": True, **flags}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(flags), encoding="utf-8")
-    kinds = "Transformer", "Pooling"
+    dump(folder / "1_Pooling/config.json", {"word_embedding_dimension": 8, "pooling_mode_cls_token": True, **flags})
     modules = [
         {"idx": i, "name": str(i), "path": f"{i}_{kind}", "type": f"sentence_transformers.models.{kind}"}
-        for i, kind in enumerate(kinds)
+        for i, kind in enumerate(("Transformer", "Pooling"))
     ]
-    (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
-    return [
-        ("encode", list(TEXTS), {}),
-        ("encode", list(TEXTS), {"normalize_embeddings": True}),
-        ("similarity", list(TEXTS), {}),
-    ]
+    dump(folder / "modules.json", modules)
+    normalized: Call = ("encode", TEXTS, {"normalize_embeddings": True})
+    return [*each(TEXTS, "encode"), normalized, *each(TEXTS, "similarity")]
 
 
 def prompts(parts: Path, folder: Path) -> list[Call]:
@@ -163,51 +157,37 @@ def prompts(parts: Path, folder: Path) -> list[Call]:
     chain = [Transformer(str(bert(parts / "t", model_max_length=12))), Pooling(8, ALL, include_prompt=False)]
     named = {"query": "the clouds: ", "passage": "above! "}
     save(chain, folder, prompts=named, default_prompt_name="passage", similarity_fn_name="euclidean")
-    texts = list(TEXTS)
+    options: list[dict[str, Any]] = [{}, {"prompt_name": "query"}, {"prompt": "we "}, {"prompt": ""}]
     return [
-        ("encode", texts, {}),
-        ("encode", texts, {"prompt_name": "query"}),
-        ("encode", texts, {"prompt": "we "}),
-        ("encode", texts, {"prompt": ""}),
-        ("encode_query", texts, {}),
-        ("encode_document", texts, {}),
-        ("encode_document", "clouds", {"prompt_name": "passage"}),
-        ("similarity", texts, {}),
-    ]
+        *(("encode", TEXTS, more) for more in options), *each(TEXTS, "encode_query", "encode_document"),
+        ("encode_document", "clouds", {"prompt_name": "passage"}), ("similarity", TEXTS, {}),
+    ]  # fmt: skip
 
 
 def flags(parts: Path, folder: Path) -> list[Call]:
     """All older flags at once, concatenated in their order; lower case; the folder truncates vectors."""
-    raw = bert(parts / "t", cased=True, model_max_length=1000000000000000019884624838656)
-    chain = [Transformer(str(raw), do_lower_case=True), Pooling(8, ALL)]
+    cased = bert(parts / "t", cased=True, model_max_length=1000000000000000019884624838656)
+    chain = [Transformer(str(cased), do_lower_case=True), Pooling(8, ALL)]
     save(chain, folder, truncate_dim=40, similarity_fn_name="manhattan")
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": None, "do_lower_case": True}))
+    dump(folder / "sentence_bert_config.json", {"max_seq_length": None, "do_lower_case": True})
     names = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
     made = {"word_embedding_dimension": 8, **{f"pooling_mode_{name}": True for name in names}}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(made), encoding="utf-8")
+    dump(folder / "1_Pooling/config.json", made)
     shutil.copy(parts / "t" / "tokenizer.json", folder / "tokenizer.json")  # the folder's own is cased
-    texts = list(TEXTS)
-    return [
-        ("encode", texts, {}),
-        ("encode", texts, {"truncate_dim": 48}),
-        ("encode", texts, {"prompt": "THE "}),
-        ("similarity", texts, {}),
-    ]
+    options: list[dict[str, Any]] = [{}, {"truncate_dim": 48}, {"prompt": "THE "}]
+    return [*(("encode", TEXTS, more) for more in options), ("similarity", TEXTS, {})]
 
 
 def residual(parts: Path, folder: Path) -> list[Call]:
     """Dense layers of every kind in a row, and a maximum length for queries."""
     chain = [
-        Transformer(str(bert(parts / "t")), query_length=4),
-        Pooling(8, "mean"),
-        Dense(8, 8, activation_function=torch.nn.GELU(), use_residual=True),
-        Normalize(),
-        Dense(8, 12, bias=False, activation_function=torch.nn.Identity()),
-        Dense(12, 5, activation_function=torch.nn.ReLU(), use_residual=True),
-        Dense(5, 5, activation_function=torch.nn.SiLU()),
-    ]
+        Transformer(str(bert(parts / "t")), query_length=4), Pooling(8, "mean"),
+        Dense(8, 8, activation_function=nn.GELU(), use_residual=True), Normalize(),
+        Dense(8, 12, bias=False, activation_function=IDENTITY),
+        Dense(12, 5, activation_function=nn.ReLU(), use_residual=True), Dense(5, 5, activation_function=nn.SiLU()),
+    ]  # fmt: skip
     save(chain, folder)
-    return [("encode", list(TEXTS), {}), ("encode_query", list(TEXTS), {}), ("encode_document", list(TEXTS), {})]
+    return each(TEXTS, "encode", "encode_query", "encode_document")
 
 
 def modules(parts: Path, folder: Path) -> list[Call]:
@@ -215,15 +195,14 @@ def modules(parts: Path, folder: Path) -> list[Call]:
     chain = [Transformer(str(bert(parts / "t"))), Pooling(8, "mean"), LayerNorm(8), Dropout(0.5)]
     for activation in (nn.Sigmoid(), nn.LeakyReLU(), nn.ReLU6()):
         chain += [Dense(8, 8, activation_function=activation), LayerNorm(8)]
-    chain.append(Dense(8, 6, activation_function=nn.Softmax(dim=-1)))
-    save(chain, folder)
-    return [("encode", list(TEXTS), {}), ("encode", "we lived", {})]
+    save([*chain, Dense(8, 6, activation_function=nn.Softmax(dim=-1))], folder)
+    return [("encode", TEXTS, {}), ("encode", "we lived", {})]
 
 
 def causal(parts: Path, folder: Path) -> list[Call]:
     """GPT-2: causal, without special tokens around a text."""
-    chain = [Transformer(str(gpt2(parts / "t"))), Pooling(8, ("weightedmean", "lasttoken"), include_prompt=False)]
-    save(chain, folder)
+    pool = Pooling(8, ("weightedmean", "lasttoken"), include_prompt=False)
+    save([Transformer(str(gpt2(parts / "t"))), pool], folder)
     texts = [text for text in TEXTS if text]  # it fails for a batch without any token
     return [("encode", texts, {}), ("encode", texts, {"prompt": "he: "})]
 
@@ -231,88 +210,69 @@ def causal(parts: Path, folder: Path) -> list[Call]:
 def bare(parts: Path, folder: Path) -> list[Call]:
     """No modules.json: the mean, and no other file is read."""
     shutil.copytree(bert(parts / "t", model_max_length=10), folder)
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 5}), encoding="utf-8")
-    return [("encode", list(TEXTS), {}), ("encode_query", list(TEXTS), {})]
+    dump(folder / "sentence_bert_config.json", {"max_seq_length": 5})
+    return each(TEXTS, "encode", "encode_query")
 
 
 def last_token(parts: Path, folder: Path) -> list[Call]:
     """As Qwen3-Embedding: Qwen3, the last token, which ends each text, an instruction before queries, left padding."""
-    chain = [Transformer(str(today(parts / "t", "qwen3", ends=True))), Pooling(8, "lasttoken"), Normalize()]
-    named = {"query": "Instruct: find\nQuery:", "document": ""}
-    save(chain, folder, prompts=named)
-    texts = [*TEXTS, "long " * 40]
-    return [("encode", texts, {}), ("encode_query", texts, {}), ("encode_document", texts, {})]
+    chain = [Transformer(str(today(parts / "t", "Qwen3Model"))), Pooling(8, "lasttoken"), Normalize()]
+    save(chain, folder, prompts={"query": "Instruct: find\nQuery:", "document": ""})
+    return each([*TEXTS, "long " * 40], "encode", "encode_query", "encode_document")
 
 
 def two_dense(parts: Path, folder: Path) -> list[Call]:
     """As EmbeddingGemma: Gemma 3 without a causal mask, the mean, two dense layers without activation, Normalize."""
-    types = ["sliding_attention", "full_attention"]
     gemma = today(
-        parts / "t", "gemma3_text", ends=True, use_bidirectional_attention=True, sliding_window=5, layer_types=types,
-        query_pre_attn_scalar=4,
+        parts / "t", "Gemma3TextModel", use_bidirectional_attention=True, sliding_window=5, query_pre_attn_scalar=4,
+        layer_types=["sliding_attention", "full_attention"],
     )  # fmt: skip
-    identity = torch.nn.Identity()
-    wide, back = (Dense(*sizes, bias=False, activation_function=identity) for sizes in ((8, 16), (16, 8)))
-    chain = [Transformer(str(gemma)), Pooling(8, "mean"), wide, back, Normalize()]
-    named = {"query": "task: search result | query: ", "document": "title: none | text: "}
-    save(chain, folder, prompts=named)
-    texts = list(TEXTS)
-    return [("encode", texts, {}), ("encode_query", texts, {}), ("encode_document", texts, {"truncate_dim": 4})]
+    wide, back = (Dense(*sizes, bias=False, activation_function=IDENTITY) for sizes in ((8, 16), (16, 8)))
+    save([Transformer(str(gemma)), Pooling(8, "mean"), wide, back, Normalize()], folder, prompts=TASKS)
+    return [*each(TEXTS, "encode", "encode_query"), ("encode_document", TEXTS, {"truncate_dim": 4})]
 
 
 def per_layer_inputs(parts: Path, folder: Path) -> list[Call]:
     """As EmbeddingGemma 2: its text tower, the mean, Normalize; settings for images beside those for texts."""
     gemma = today(
-        parts / "t", "embedding_gemma2_text", ends=True, sliding_window=3, sliding_window_pattern=2,
-        global_head_dim=4, num_global_key_value_heads=2, hidden_size_per_layer_input=5, embedding_dim=12,
+        parts / "t", "EmbeddingGemma2TextModel", sliding_window=3, sliding_window_pattern=2, global_head_dim=4,
+        num_global_key_value_heads=2, hidden_size_per_layer_input=5, embedding_dim=12,
     )  # fmt: skip
-    named = {"query": "task: search result | query: ", "document": "title: none | text: "}
-    save([Transformer(str(gemma)), Pooling(12, "mean"), Normalize()], folder, prompts=named)
-    image = {"method": "forward", "method_output_name": "last_hidden_state"}
+    save([Transformer(str(gemma)), Pooling(12, "mean"), Normalize()], folder, prompts=TASKS)
+    image = {"image": {"method": "forward", "method_output_name": "last_hidden_state"}}
     rewrite(
         folder / "sentence_bert_config.json",
-        lambda settings: {**settings, "modality_config": {**settings["modality_config"], "image": image}},
+        lambda settings: settings | {"modality_config": settings["modality_config"] | image},
     )
     texts = [*TEXTS, "long " * 20]
-    return [("encode", texts, {}), ("encode_query", texts, {}), ("encode_document", texts, {"truncate_dim": 4})]
+    return [*each(texts, "encode", "encode_query"), ("encode_document", texts, {"truncate_dim": 4})]
 
 
 def search(parts: Path, folder: Path) -> list[Call]:
     """As nomic-embed-text: NomicBERT by its older names, the mean, prompts."""
-    model = transformers.NomicBertModel(transformers.NomicBertConfig(**SIZES))
-    fill(model)
-    bert(parts / "t")
-    model.save_pretrained(parts / "t")
-    chain = [Transformer(str(parts / "t")), Pooling(8, "mean")]
+    name = str(with_wordpiece(raw(parts / "t", "NomicBertModel", **SIZES)))
     named = {"query": "search_query: ", "document": "search_document: "}
-    save(chain, folder, prompts=named)
-    return [("encode", list(TEXTS), {}), ("encode_query", list(TEXTS), {}), ("encode_document", list(TEXTS), {})]
+    save([Transformer(name), Pooling(8, "mean")], folder, prompts=named)
+    return each(TEXTS, "encode", "encode_query", "encode_document")
 
 
 def first_token(parts: Path, folder: Path) -> list[Call]:
     """As gte-modernbert: ModernBERT, pooled by the first token; longer texts than its window."""
-    config = transformers.ModernBertConfig(**SIZES, local_attention=4, global_attn_every_n_layers=2, pad_token_id=0)
-    model = transformers.ModernBertModel(config)
-    fill(model)
-    bert(parts / "t")
-    model.save_pretrained(parts / "t")
-    save([Transformer(str(parts / "t")), Pooling(8, "cls")], folder)
-    return [("encode", list(TEXTS), {}), ("encode", "we lived", {})]
+    config = SIZES | {"local_attention": 4, "global_attn_every_n_layers": 2, "pad_token_id": 0}
+    name = str(with_wordpiece(raw(parts / "t", "ModernBertModel", **config)))
+    save([Transformer(name), Pooling(8, "cls")], folder)
+    return [("encode", TEXTS, {}), ("encode", "we lived", {})]
 
 
 def t5(parts: Path, folder: Path) -> list[Call]:
     """As sentence-t5, gtr and instructor: T5's encoder, the mean without the prompt, a dense layer, Normalize."""
     sizes = {"d_model": 8, "num_layers": 2, "num_heads": 2, "d_ff": 16, "d_kv": 6, "feed_forward_proj": "gated-gelu"}
-    model = transformers.T5EncoderModel(transformers.T5Config(vocab_size=checkpoints.VOCAB, **sizes))
-    fill(model)
-    model.save_pretrained(parts / "t")
-    with_wordpiece(parts / "t", model_max_length=40)
-    pool = Pooling(8, "mean", include_prompt=False)
-    identity = torch.nn.Identity()
-    chain = [Transformer(str(parts / "t")), pool, Dense(8, 6, bias=False, activation_function=identity), Normalize()]
+    model = raw(parts / "t", "T5EncoderModel", vocab_size=checkpoints.VOCAB, **sizes)
+    name, pool = str(with_wordpiece(model, model_max_length=40)), Pooling(8, "mean", include_prompt=False)
+    chain = [Transformer(name), pool, Dense(8, 6, bias=False, activation_function=IDENTITY), Normalize()]
     save(chain, folder, prompts={"query": "the clouds: ", "document": ""})
     texts = [*TEXTS, "long " * 60]
-    return [("encode", texts, {}), ("encode_query", texts, {}), ("encode", texts, {"prompt": "we lived "})]
+    return [*each(texts, "encode", "encode_query"), ("encode", texts, {"prompt": "we lived "})]
 
 
 FOLDERS = (
@@ -326,22 +286,17 @@ def vectors(model: SentenceTransformer, call: Call) -> np.ndarray[Any, Any]:
     if method == "similarity":
         made = model.encode(texts)
         return np.asarray(model.similarity(made[:3], made))
-    given = getattr(model, method)(texts, **options)
-    return np.ascontiguousarray(given, np.float32)
+    return np.ascontiguousarray(getattr(model, method)(texts, **options), np.float32)
 
 
-def make_folders(
-    target: Path, prefix: str, builders: tuple[Callable[[Path, Path], list[Call]], ...],
-    finish: Callable[[Path, list[Call]], dict[str, dict[str, Any]]],
-) -> None:  # fmt: skip
+def make_folders(target: Path, prefix: str, builders: tuple[Builder, ...], finish: Finish) -> None:
     """Build each folder again; `finish` turns its calls into calls.json."""
     torch.set_num_threads(1)
     for build in builders:
         folder = target / f"{prefix}-{build.__name__.replace('_', '-')}"
         shutil.rmtree(folder, ignore_errors=True)
         with tempfile.TemporaryDirectory() as parts:
-            calls = build(Path(parts), folder)
-            write_json(folder / "calls.json", finish(folder, calls), 1)
+            write_json(folder / "calls.json", finish(folder, build(Path(parts), folder)), 1)
         for extra in (folder / name for name in ("README.md", "special_tokens_map.json")):
             extra.unlink(missing_ok=True)
         for path in folder.rglob("*.safetensors"):
@@ -358,23 +313,24 @@ def away(old: np.ndarray[Any, Any], new: np.ndarray[Any, Any]) -> bool:
     return old.shape != new.shape or bool(np.abs(old - new).max() > TOLERANCE * np.abs(old).max())
 
 
-def differences(old: Path, new: Path) -> list[str]:
-    found = []
+def differences(old: Path, new: Path) -> Iterator[str]:
     for folder in sorted(new.iterdir()):
         a, b = (load_file(each / folder.name / "vectors.safetensors") for each in (old, new))
-        if (old / folder.name / "calls.json").read_bytes() != (
-            folder / "calls.json"
-        ).read_bytes() or a.keys() != b.keys():
-            found.append(f"{folder.name}: other calls")
-            continue
-        found += [f"{folder.name}: call {key}" for key in a if away(a[key], b[key])]
-    return found
+        calls = [(each / folder.name / "calls.json").read_bytes() for each in (old, new)]
+        if calls[0] != calls[1] or a.keys() != b.keys():
+            yield f"{folder.name}: other calls"
+        else:
+            yield from (f"{folder.name}: call {key}" for key in a if away(a[key], b[key]))
 
 
-def main() -> int:
-    make = partial(make_folders, prefix="sentences", builders=FOLDERS, finish=with_vectors)
-    return make_or_check(parser_of(__doc__).parse_args().check, ROOT / "tests" / "reference", make, differences)
+def run(
+    about: str | None, prefix: str, builders: tuple[Builder, ...], finish: Finish = with_vectors,
+    compare: Any = differences,
+) -> int:  # fmt: skip
+    """Run the command line of a maker of folders, whose docstring is `about`."""
+    make = partial(make_folders, prefix=prefix, builders=builders, finish=finish)
+    return make_or_check(parser_of(about).parse_args().check, ROOT / "tests" / "reference", make, compare)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__, "sentences", FOLDERS))

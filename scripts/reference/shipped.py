@@ -29,11 +29,7 @@ from minibert.equations.input_layer import Array
 FOLDER = Path(__file__).resolve().parents[2] / "minibert" / "verify" / "data"
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 # a plain text, two texts (types 0 and 1), and one with accents, word pieces and an unknown character
-TEXTS: tuple[tuple[str, ...], ...] = (
-    ("We lived above the clouds",),
-    ("I am Sinan", "She is Zoe"),
-    ("naïve café, 東京 🙂",),
-)
+TEXTS = (("We lived above the clouds",), ("I am Sinan", "She is Zoe"), ("naïve café, 東京 🙂",))
 THROUGH_BLOCKS = ("text 1",)
 
 
@@ -50,12 +46,9 @@ def trace(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, 
 
 def parameters(model: torch.nn.Module) -> dict[str, Any]:
     """Map each parameter's path to [shape, sha256]; without the pooler, which follows the last hidden state."""
-    return {path: hashed(value) for path, value in model.named_parameters() if not path.startswith("pooler.")}
-
-
-def hashed(value: torch.Tensor) -> list[Any]:
-    """Its shape, and the sha256 of its numbers."""
-    return [list(value.shape), hashlib.sha256(value.detach().numpy().astype("<f4").tobytes()).hexdigest()]
+    arrays = {path: value.detach().numpy().astype("<f4") for path, value in model.named_parameters()}
+    hashes = {path: [list(x.shape), hashlib.sha256(x.tobytes()).hexdigest()] for path, x in arrays.items()}
+    return {path: found for path, found in hashes.items() if not path.startswith("pooler.")}
 
 
 def write_shipped(target: Path, folder: Path) -> None:

@@ -10,35 +10,32 @@ of `sentences.py`.
 
 from __future__ import annotations
 
-import json
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from check import ROOT, make_or_check, parser_of
-from checkpoints import VOCAB, numbers, wordpiece_json
 from model2vec import StaticModel
 from sentence_transformers.base.modules import Dense, Normalize
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-from sentences import TEXTS, Call, differences, make_folders, save, with_vectors
+from sentences import TEXTS, Call, checkpoints, each, rewrite, run, save
 from tokenizers import Tokenizer
 
+VOCAB = checkpoints.VOCAB
 LONG = "the clouds above, we lived! " * 9
 MORE = [*TEXTS, LONG, "été ü ☃", " "]
 
 
 def tokenizer(most: int | None = None, left: bool = False) -> Tokenizer:
     """The words of the other small models; `most`: the number of a text's tokens that are kept."""
-    found = Tokenizer.from_str(wordpiece_json())
+    found = Tokenizer.from_str(checkpoints.wordpiece_json())
     if most is not None:
         found.enable_truncation(most, direction="left" if left else "right")
     return found
 
 
 def rows(count: int = VOCAB, seed: int = 0) -> np.ndarray[Any, Any]:
-    return numbers(count, 8, seed=seed)
+    return checkpoints.numbers(count, 8, seed=seed)
 
 
 def every(texts: list[str]) -> list[Call]:
@@ -64,10 +61,9 @@ def dense(parts: Path, folder: Path) -> list[Call]:
     for name in ("model.safetensors", "tokenizer.json"):
         if (folder / name).exists():
             (folder / name).rename(inside / name)
-    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-    modules[0] |= {"path": inside.name, "type": "sentence_transformers.models.StaticEmbedding"}
-    (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
-    return [*every(MORE), ("encode_query", MORE, {}), ("encode_document", MORE, {})]
+    named = {"path": inside.name, "type": "sentence_transformers.models.StaticEmbedding"}
+    rewrite(folder / "modules.json", lambda modules: [modules[0] | named, *modules[1:]])
+    return [*every(MORE), *each(MORE, "encode_query", "encode_document")]
 
 
 def half(parts: Path, folder: Path) -> list[Call]:
@@ -90,10 +86,5 @@ def quantized(parts: Path, folder: Path) -> list[Call]:
 FOLDERS = (plain, dense, half, quantized)
 
 
-def main() -> int:
-    make = partial(make_folders, prefix="static", builders=FOLDERS, finish=with_vectors)
-    return make_or_check(parser_of(__doc__).parse_args().check, ROOT / "tests" / "reference", make, differences)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__, "static", FOLDERS))

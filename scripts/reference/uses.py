@@ -17,18 +17,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from check import ROOT, compare_json, make_or_check, parser_of, seeded
+from check import compare_json, seeded
+from safetensors.numpy import load_file, save_file
 from sentence_transformers import CrossEncoder, SparseEncoder
 from sentence_transformers.base.modules import Router, Transformer
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
-from sentences import SIZES, checkpoints, fill, make_folders, rewrite, with_wordpiece
+from sentences import SIZES, checkpoints, dump, raw, rewrite, run, with_wordpiece
 from tokenizer_folders import BASES, vocabulary, write_tokenizer
 
 TOLERANCE = 5e-6  # relative to max(1, |value|), between torch's kernels for AVX-512, AVX2, SSE4.1
@@ -56,20 +56,20 @@ def labels(*names: str) -> dict[str, Any]:
     return {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
 
 
-def save(folder: Path, model: Any, sharp: bool = False) -> Path:
-    fill(model)
-    if sharp:  # so that most labels occur, and some of them more than once in a row
-        made = SHARP * seeded.values(tuple(model.classifier.weight.shape), salt=5)
-        model.classifier.weight.data.copy_(torch.from_numpy(made))
-        model.classifier.bias.data.zero_()
-    model.save_pretrained(folder)
-    return folder
+def tagger(folder: Path, kind: str, **config: Any) -> None:
+    """A model of labels of tokens: most labels occur, and some of them more than once in a row."""
+    raw(folder, kind, **config)
+    shape = (len(config["id2label"]), SIZES["hidden_size"])
+    tensors = load_file(folder / "model.safetensors")
+    tensors["classifier.weight"] = SHARP * seeded.values(shape, salt=5)
+    tensors["classifier.bias"] = np.zeros(shape[0], np.float32)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
-def with_tokenizer(folder: Path, name: str) -> tuple[Path, int]:
-    """A tokenizer of a class, and its number of tokens."""
+def with_tokenizer(folder: Path, name: str) -> dict[str, Any]:
+    """A tokenizer of a class; return the sizes of a model for it."""
     write_tokenizer(folder, name, {"tokenizer_config.json": {"model_max_length": 20}})
-    return folder, len(vocabulary(BASES[name]))
+    return ROBERTA_SIZES | {"vocab_size": len(vocabulary(BASES[name]))}
 
 
 # -- the folders -------------------------------------------------------------------------------------------------
@@ -77,34 +77,27 @@ def with_tokenizer(folder: Path, name: str) -> tuple[Path, int]:
 
 def reranker(parts: Path, folder: Path) -> list[Call]:
     """BERT, one label, as CrossEncoder saves it: Sigmoid by its name, a prompt, truncated at 14 tokens."""
-    config = transformers.BertConfig(**SIZES, num_labels=1)
-    raw = save(with_wordpiece(parts / "t", model_max_length=14), transformers.BertForSequenceClassification(config))
-    CrossEncoder(str(raw), device="cpu", prompts={"ask": "the clouds: "}).save(str(folder), create_model_card=False)
+    raw(with_wordpiece(parts / "t", model_max_length=14), "BertForSequenceClassification", **SIZES, num_labels=1)
+    prompts = {"ask": "the clouds: "}
+    CrossEncoder(str(parts / "t"), device="cpu", prompts=prompts).save(str(folder), create_model_card=False)
+    options: list[dict[str, Any]] = [{"prompt_name": "ask"}, {"prompt": "we "}, {"apply_softmax": True}]
     return [
-        ("predict", [PAIRS], {}),
-        ("predict", [PAIRS[0]], {}),
-        ("predict", [[]], {}),
-        ("predict", [PAIRS], {"prompt_name": "ask"}),
-        ("predict", [PAIRS], {"prompt": "we "}),
-        ("predict", [PAIRS], {"apply_softmax": True}),
-        ("rank", [QUERY, DOCUMENTS], {}),
-        ("rank", [QUERY, DOCUMENTS], {"top_k": 3, "return_documents": True}),
-        ("rank", [QUERY, []], {}),
-    ]
+        *(("predict", [given], {}) for given in (PAIRS, PAIRS[0], [])),
+        *(("predict", [PAIRS], more) for more in options), ("rank", [QUERY, DOCUMENTS], {}),
+        ("rank", [QUERY, DOCUMENTS], {"top_k": 3, "return_documents": True}), ("rank", [QUERY, []], {}),
+    ]  # fmt: skip
 
 
 def reranker_bare(parts: Path, folder: Path) -> list[Call]:
     """XLM-RoBERTa as transformers saves it: two separators in a pair, and Sigmoid by default."""
-    _, size = with_tokenizer(folder, "XLMRobertaTokenizer")
-    config = transformers.XLMRobertaConfig(**ROBERTA_SIZES | {"vocab_size": size}, num_labels=1)
-    save(folder, transformers.XLMRobertaForSequenceClassification(config))
+    sizes = with_tokenizer(folder, "XLMRobertaTokenizer")
+    raw(folder, "XLMRobertaForSequenceClassification", **sizes, num_labels=1)
     return [("predict", [PAIRS], {}), ("rank", [QUERY, DOCUMENTS], {"return_documents": True})]
 
 
 def reranker_logits(parts: Path, folder: Path) -> list[Call]:
     """DistilBERT, no token types; Identity in config.json, as in folders of the previous year."""
-    config = transformers.DistilBertConfig(**DISTILBERT_SIZES, num_labels=1)
-    save(with_wordpiece(folder), transformers.DistilBertForSequenceClassification(config))
+    raw(with_wordpiece(folder), "DistilBertForSequenceClassification", **DISTILBERT_SIZES, num_labels=1)
     own = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.0.1"}}
     rewrite(folder / "config.json", lambda config: config | own)
     return [("predict", [PAIRS], {}), ("rank", [QUERY, DOCUMENTS], {})]
@@ -112,97 +105,79 @@ def reranker_logits(parts: Path, folder: Path) -> list[Call]:
 
 def inference(parts: Path, folder: Path) -> list[Call]:
     """RoBERTa, three labels of a pair; Sigmoid by the oldest key. Softmax for a single text."""
-    _, size = with_tokenizer(folder, "RobertaTokenizer")
-    named = labels("contradiction", "entailment", "neutral")
-    config = transformers.RobertaConfig(**ROBERTA_SIZES | {"vocab_size": size}, **named)
-    save(folder, transformers.RobertaForSequenceClassification(config))
+    sizes, named = with_tokenizer(folder, "RobertaTokenizer"), labels("contradiction", "entailment", "neutral")
+    raw(folder, "RobertaForSequenceClassification", **sizes, **named)
     own = {"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}
     rewrite(folder / "config.json", lambda config: config | own)
     return [
-        ("predict", [PAIRS], {}),
-        ("predict", [PAIRS[2]], {}),
-        ("predict", [PAIRS], {"apply_softmax": True}),
+        ("predict", [PAIRS], {}), ("predict", [PAIRS[2]], {}), ("predict", [PAIRS], {"apply_softmax": True}),
         ("classify", [TEXTS], {}),
-    ]
+    ]  # fmt: skip
 
 
 def topics(parts: Path, folder: Path) -> list[Call]:
     """ELECTRA, several labels can be true at once."""
-    named = labels("sky", "sea", "land", "fire")
-    config = transformers.ElectraConfig(**SIZES, embedding_size=6, problem_type="multi_label_classification", **named)
-    save(with_wordpiece(folder, model_max_length=20), transformers.ElectraForSequenceClassification(config))
+    named = labels("sky", "sea", "land", "fire") | {"embedding_size": 6, "problem_type": "multi_label_classification"}
+    raw(with_wordpiece(folder, model_max_length=20), "ElectraForSequenceClassification", **SIZES, **named)
     return [("classify", [TEXTS], {}), ("predict", [PAIRS], {})]
 
 
 def one_label(parts: Path, folder: Path) -> list[Call]:
     """One label of a text: a sigmoid."""
-    config = transformers.BertConfig(**SIZES, **labels("spam"))
-    save(with_wordpiece(folder, model_max_length=20), transformers.BertForSequenceClassification(config))
+    raw(with_wordpiece(folder, model_max_length=20), "BertForSequenceClassification", **SIZES, **labels("spam"))
     return [("classify", [TEXTS], {})]
 
 
 def entities(parts: Path, folder: Path) -> list[Call]:
     """BERT; labels that begin a span, labels that continue it, and one of neither kind."""
-    config = transformers.BertConfig(**SIZES, **labels("MISC", "B-PER", "O", "I-PER", "B-LOC", "I-LOC"))
-    save(with_wordpiece(folder, model_max_length=20), transformers.BertForTokenClassification(config), sharp=True)
+    named = labels("MISC", "B-PER", "O", "I-PER", "B-LOC", "I-LOC")
+    tagger(with_wordpiece(folder, model_max_length=20), "BertForTokenClassification", **SIZES, **named)
     return [("entities", [TEXTS[1:]], {})]
 
 
 def entities_bytes(parts: Path, folder: Path) -> list[Call]:
     """RoBERTa, whose tokens begin with a space."""
-    _, size = with_tokenizer(folder, "RobertaTokenizer")
-    config = transformers.RobertaConfig(**ROBERTA_SIZES | {"vocab_size": size}, **labels("O", "I-PER", "B-PER"))
-    save(folder, transformers.RobertaForTokenClassification(config), sharp=True)
+    sizes = with_tokenizer(folder, "RobertaTokenizer")
+    tagger(folder, "RobertaForTokenClassification", **sizes, **labels("O", "I-PER", "B-PER"))
     return [("entities", [TEXTS[1:]], {})]
+
+
+def saved(encoder: SparseEncoder, folder: Path) -> None:
+    encoder.save(str(folder), create_model_card=False)
 
 
 def sparse(parts: Path, folder: Path) -> list[Call]:
     """BERT as SparseEncoder saves it: the largest over the tokens; a prompt for queries."""
-    raw = save(
-        with_wordpiece(parts / "t", model_max_length=14), transformers.BertForMaskedLM(transformers.BertConfig(**SIZES))
-    )
-    SparseEncoder(str(raw), device="cpu", prompts={"query": "the clouds: "}).save(str(folder), create_model_card=False)
+    name = str(raw(with_wordpiece(parts / "t", model_max_length=14), "BertForMaskedLM", **SIZES))
+    saved(SparseEncoder(name, device="cpu", prompts={"query": "the clouds: "}), folder)
     return [
-        ("encode_sparse", [TEXTS], {}),
-        ("encode_sparse", ["we lived"], {}),
-        ("encode_sparse", [TEXTS], {"prompt_name": "query"}),
-        ("encode_sparse", [TEXTS], {"max_active_dims": 5}),
-    ]
+        ("encode_sparse", [TEXTS], {}), ("encode_sparse", ["we lived"], {}),
+        ("encode_sparse", [TEXTS], {"prompt_name": "query"}), ("encode_sparse", [TEXTS], {"max_active_dims": 5}),
+    ]  # fmt: skip
 
 
 def sparse_sum(parts: Path, folder: Path) -> list[Call]:
     """DistilBERT: the sum, the logarithm twice, at most seven numbers; the spelling of the first SparseEncoder."""
-    config = transformers.DistilBertConfig(**DISTILBERT_SIZES)
-    raw = save(with_wordpiece(parts / "t"), transformers.DistilBertForMaskedLM(config))
-    chain = [Transformer(str(raw), transformer_task="fill-mask"), SpladePooling("sum", "log1p_relu")]
-    SparseEncoder(modules=chain, device="cpu", max_active_dims=7).save(str(folder), create_model_card=False)
-    types = ("MLMTransformer", "SpladePooling")
-    rewrite(
-        folder / "modules.json",
-        lambda modules: [
-            module | {"type": f"sentence_transformers.sparse_encoder.models.{name}.{name}"}
-            for module, name in zip(modules, types, strict=True)
-        ],
-    )
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 10, "do_lower_case": False}))
+    name = str(raw(with_wordpiece(parts / "t"), "DistilBertForMaskedLM", **DISTILBERT_SIZES))
+    chain = [Transformer(name, transformer_task="fill-mask"), SpladePooling("sum", "log1p_relu")]
+    saved(SparseEncoder(modules=chain, device="cpu", max_active_dims=7), folder)
+    old = "sentence_transformers.sparse_encoder.models"
+    types = (f"{old}.{name}.{name}" for name in ("MLMTransformer", "SpladePooling"))
+    rewrite(folder / "modules.json", lambda modules: [module | {"type": next(types)} for module in modules])
+    dump(folder / "sentence_bert_config.json", {"max_seq_length": 10, "do_lower_case": False})
     splade = {"pooling_strategy": "sum", "activation_function": "log1p_relu", "word_embedding_dimension": None}
-    (folder / "1_SpladePooling" / "config.json").write_text(json.dumps(splade), encoding="utf-8")
+    dump(folder / "1_SpladePooling/config.json", splade)
     return [("encode_sparse", [TEXTS], {}), ("encode_sparse", [TEXTS], {"max_active_dims": 40})]
 
 
-def routed(model: Any, parts: Path, folder: Path, **options: Any) -> None:
-    """A Router as SparseEncoder saves it: queries are a table of weights, documents go through the model."""
-    raw = save(with_wordpiece(parts / "t", model_max_length=14), model)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(raw, model_max_length=7)
-    table = SparseStaticEmbedding(tokenizer, torch.linspace(-0.25, 2, checkpoints.VOCAB).relu())
-    modules = [Transformer(str(raw), transformer_task="fill-mask"), SpladePooling("max")]
-    router = Router.for_query_document([table], modules, **options)
-    SparseEncoder(modules=[router], device="cpu", prompts={"query": "the "}).save(str(folder), create_model_card=False)
-
-
 def sparse_router(parts: Path, folder: Path) -> list[Call]:
-    """A query's weights are stored as a tensor; the route without a task is the document's."""
-    routed(transformers.BertForMaskedLM(transformers.BertConfig(**SIZES)), parts, folder)
+    """A Router: a query's weights are stored as a tensor; the route without a task is the document's, BERT."""
+    name = raw(with_wordpiece(parts / "t", model_max_length=14), "BertForMaskedLM", **SIZES)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(name, model_max_length=7)
+    table = SparseStaticEmbedding(tokenizer, torch.linspace(-0.25, 2, checkpoints.VOCAB).relu())
+    modules = [Transformer(str(name), transformer_task="fill-mask"), SpladePooling("max")]
+    router = Router.for_query_document([table], modules)
+    saved(SparseEncoder(modules=[router], device="cpu", prompts={"query": "the "}), folder)
     calls = [(method, [TEXTS], {}) for method in ("encode_sparse", "encode_query", "encode_document")]
     return [*calls, ("encode_query", ["we lived we"], {}), ("encode_query", [TEXTS], {"prompt": ""}),
             ("encode_query", [TEXTS], {"max_active_dims": 3})]  # fmt: skip
@@ -231,10 +206,8 @@ def gave(folder: Path, call: Call) -> Any:
         rows = [{"ids": row.nonzero()[0].tolist(), "weights": row[row != 0].tolist()} for row in np.atleast_2d(made)]
         return rows[0] if isinstance(arguments[0], str) else rows
     if method == "classify":
-        pipe, options = (
-            transformers.pipeline("text-classification", model=str(folder)),
-            {"top_k": None, "truncation": True},
-        )
+        pipe = transformers.pipeline("text-classification", model=str(folder))
+        options = {"top_k": None, "truncation": True}
     else:
         pipe = transformers.pipeline("token-classification", model=str(folder), aggregation_strategy="simple")
     return [[{key: plain(value) for key, value in each.items()} for each in pipe(text, **options)]
@@ -257,10 +230,5 @@ def compare(old: Path, new: Path) -> Iterator[str]:
         yield from compare_json(folder.name, before, after, tolerance=TOLERANCE)
 
 
-def main() -> int:
-    make = partial(make_folders, prefix="uses", builders=FOLDERS, finish=with_answers)
-    return make_or_check(parser_of(__doc__).parse_args().check, ROOT / "tests" / "reference", make, compare)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__, "uses", FOLDERS, with_answers, compare))

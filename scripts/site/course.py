@@ -62,11 +62,8 @@ def weeks(plan: str) -> list[Week]:
 
 def navigation(plan: str) -> list[dict[str, list[dict[str, str]]]]:
     """Return the part of the site's navigation that has a section for each week."""
-    return [
-        {week.heading: [{title: f"course/{name}.md"} for name, title in week.titles.items()]}
-        for week in weeks(plan)
-        if week.titles
-    ]
+    named = [(week.heading, week.titles.items()) for week in weeks(plan) if week.titles]
+    return [{heading: [{title: f"course/{name}.md"} for name, title in titles]} for heading, titles in named]
 
 
 def cells(path: Path) -> list[tuple[str, str]]:
@@ -92,20 +89,12 @@ def minutes(name: str) -> tuple[int, list[int]]:
 
 
 def each(numbers: list[int]) -> str:
-    """Return minutes as a reader sees them.
-
-    >>> each([3, 3, 6])
-    '2 x 3, 1 x 6'
-    """
+    """Return minutes as a reader sees them: of 3, 3 and 6 '2 x 3, 1 x 6'."""
     return ", ".join(f"{numbers.count(number)} x {number}" for number in sorted(set(numbers)))
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    >>> counted(1, "exercise"), counted(2, "exercise")
-    ('1 exercise', '2 exercises')
-    """
+    """Return a number with its noun: '1 exercise', '2 exercises'."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
@@ -177,19 +166,14 @@ def study_page(name: str) -> tuple[str, dict[str, bytes]]:
             if body.startswith("## Exercises") and name in LIVE:
                 parts.append(live(name))
             parts.append(NAME.sub(lambda found: f"[{STUDIES[found[1]]}]({found[1]}.py)", body))
-    parts[0] = head(
-        f"scripts/study/{name}.py", parts[0], f"{reading} minutes to read, {counted(len(exercises), 'exercise')}"
-    )
+    told = f"{reading} minutes to read, {counted(len(exercises), 'exercise')}"
+    parts[0] = head(f"scripts/study/{name}.py", parts[0], told)
     folded = [fold(f"Answer {i}", "\n\n".join(answer), "success") for i, answer in enumerate(answers, 1)]
     return "\n\n".join([*parts, "## Answers", *folded]) + "\n", pictures
 
 
 def numbered(text: str) -> list[str]:
-    """Return the items of a numbered list, without their numbers.
-
-    >>> numbered("1. one\\n   more\\n2. two\\n")
-    ['one\\nmore', 'two']
-    """
+    """Return the items of a numbered list, without their numbers."""
     items = re.split(r"^\d+\. +", text, flags=re.MULTILINE)[1:]
     return [dedent(f"   {item}").strip() for item in items]
 
@@ -210,11 +194,9 @@ def outputs(cell: dict[str, Any], name: str, pictures: dict[str, bytes]) -> Iter
 def live(name: str) -> str:
     """Return the section that shows a study's page to click through."""
     file = f"{name}-live.html"
-    return (
-        f"## To click through\n\n"
-        f"This page is what `{explained(name)}` writes. [Open it alone]({file}), on a phone too.\n\n"
-        f'<iframe class="live" src="{file}" title="a page to click through" loading="lazy"></iframe>'
-    )
+    told = f"This page is what `{explained(name)}` writes. [Open it alone]({file}), on a phone too."
+    frame = f'<iframe class="live" src="{file}" title="a page to click through" loading="lazy"></iframe>'
+    return f"## To click through\n\n{told}\n\n{frame}"
 
 
 def lab_page(name: str) -> str:

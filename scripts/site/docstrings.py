@@ -44,8 +44,6 @@ def as_markdown(text: str, names: list[str]) -> str:
     first, gap, rest = text.partition("\n\n")
     text = f"{' '.join(first.splitlines())}{gap}{rest}"  # a summary is the first line, and must not be cut there
     text = COLUMN.sub(lambda found: f"\n- {', '.join(f'`{word}`' for word in found[1].split(', '))}: ", text)
-    text = SOURCES.sub(
-        lambda found: "**Sources**\n\n" + re.sub(r"^    (?=\S)", "- ", found[1], flags=re.MULTILINE), text
-    )
+    text = SOURCES.sub(lambda found: "**Sources**\n\n" + re.sub(r"(?m)^    (?=\S)", "- ", found[1]), text)
     text = EXAMPLE.sub(lambda found: f"\n```pycon\n{found[0].rstrip()}\n```\n", text + "\n")
     return ARGUMENT.sub(point, text).strip()

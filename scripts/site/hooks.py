@@ -75,9 +75,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         return markdown.replace(HELP, commands())
     if BY_NAME in markdown:
         names = {name for found in NAMES.findall(markdown) for name in found.split()}
-        markdown = markdown.replace(
-            BY_NAME, " · ".join(map(reference, sorted(names, key=lambda name: name.strip("$").lower())))
-        )
+        in_order = sorted(names, key=lambda name: name.strip("$").lower())
+        markdown = markdown.replace(BY_NAME, " · ".join(map(reference, in_order)))
         return NAMES.sub(lambda found: table(found[1].split()), markdown)
     if page.file.src_uri == PLAN:
         markdown = course.with_tables(markdown)
@@ -103,9 +102,8 @@ def reference(name: str) -> str:
 
 def table(names: list[str]) -> str:
     """Write a table of names and the first sentence of each docstring, or of a command's help."""
-    return "\n".join(
-        ["| name | what it does |", "|---|---|", *(f"| {reference(name)} | {said(name)} |" for name in names)]
-    )
+    rows = (f"| {reference(name)} | {said(name)} |" for name in names)
+    return "\n".join(["| name | what it does |", "|---|---|", *rows])
 
 
 def said(name: str) -> str:

@@ -13,10 +13,7 @@ from block_gradients import cross_entropy_gradient
 from drawn import normal
 
 from minibert import equations
-from minibert.equations.blocks import (
-    Affine,
-    Block,
-)
+from minibert.equations.blocks import Affine, Block
 from minibert.equations.heads import cross_entropy
 from minibert.equations.input_layer import Array
 from minibert.equations.whole_models import Gpt2Weights, gpt2_model
@@ -49,9 +46,7 @@ def test_gradients_of_scale_and_gelu_are_the_finite_differences() -> None:
 
 
 def test_backward_formulas_keep_float32() -> None:
-    narrow = changed(weights(), lambda x: x.astype(np.float32))
-    input_ids, targets = batch()
-    found = arrays(loss_gradient(narrow, input_ids, targets))
+    found = arrays(loss_gradient(changed(weights(), lambda x: x.astype(np.float32)), *batch()))
     x = normal(SEQ, DIM).astype(np.float32)
     found += [block_gradients.gelu_gradient(x, x), gradients.scale_gradient(x, 2**0.5)]
     arguments = {k: a.astype(np.float32) if a.dtype.kind == "f" else a for k, a in bert_arguments().items()}
@@ -60,14 +55,9 @@ def test_backward_formulas_keep_float32() -> None:
 
 
 def bert_arguments() -> dict[str, Array]:
-    return {
-        "input_ids": ids(VOCAB, BATCH, SEQ),
-        "token_type_ids": ids(2, BATCH, SEQ),
-        "word": normal(VOCAB, DIM),
-        "token_type": normal(2, DIM),
-        "position": normal(POSITIONS, DIM),
-        "weight": normal(DIM, seed=5),
-    }
+    rows = {"word": normal(VOCAB, DIM), "token_type": normal(2, DIM), "position": normal(POSITIONS, DIM)}
+    given = {"input_ids": ids(VOCAB, BATCH, SEQ), "token_type_ids": ids(2, BATCH, SEQ)}
+    return {**given, **rows, "weight": normal(DIM, seed=5)}
 
 
 def test_gradients_of_input_layers_are_the_finite_differences() -> None:
@@ -189,8 +179,8 @@ def loss_gradient(model: Gpt2Weights, input_ids: Array, targets: Array) -> Gpt2W
 
 
 def test_the_whole_model_is_the_finite_difference() -> None:
-    model, (input_ids, targets) = weights(), batch()
-    agree_along(lambda m: loss(m, input_ids, targets), model, loss_gradient(model, input_ids, targets))
+    model, given = weights(), batch()
+    agree_along(lambda m: loss(m, *given), model, loss_gradient(model, *given))
 
 
 def test_adam_by_hand_over_three_steps() -> None:
@@ -198,9 +188,8 @@ def test_adam_by_hand_over_three_steps() -> None:
     weight, mean, square = np.array([10.0, 20.0]), np.zeros(2), np.zeros(2)
     expected = weight.copy()
     for step, grad in enumerate(gradients, 1):
-        weight, mean, square = model_gradients.adam(
-            weight, grad, mean, square, step, 0.1, beta_1=0.5, beta_2=0.75, eps=1e-3
-        )
+        given = weight, grad, mean, square, step, 0.1
+        weight, mean, square = model_gradients.adam(*given, beta_1=0.5, beta_2=0.75, eps=1e-3)
         one, two = (np.array([beta ** (step - i) for i in range(1, step + 1)]) for beta in (0.5, 0.75))
         so_far = np.array(gradients[:step])
         expected -= 0.1 * (one @ so_far / one.sum()) / (np.sqrt(two @ so_far**2 / two.sum()) + 1e-3)

@@ -19,6 +19,7 @@ import minibert
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = minibert.__version__
+INFO = f"minibert_numpy-{VERSION}.dist-info/"
 METADATA = {
     "Name": ["minibert-numpy"], "Version": [VERSION], "Requires-Python": [">=3.10"], "License-File": ["LICENSE"],
     "License-Expression": ["Apache-2.0"], "Description-Content-Type": ["text/markdown"],
@@ -49,22 +50,19 @@ def wheel(built: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def metadata(wheel: dict[str, bytes]) -> email.message.Message:
-    return email.message_from_bytes(wheel[f"minibert_numpy-{VERSION}.dist-info/METADATA"])
+    return email.message_from_bytes(wheel[INFO + "METADATA"])
 
 
 def test_the_archives_hold_the_package_and_little_else(wheel: dict[str, bytes], built: Path) -> None:
-    tags = email.message_from_bytes(wheel[f"minibert_numpy-{VERSION}.dist-info/WHEEL"])
+    tags = email.message_from_bytes(wheel[INFO + "WHEEL"])
     assert (tags["Root-Is-Purelib"], tags.get_all("Tag")) == ("true", ["py3-none-any"])
     source = [path.relative_to(ROOT) for path in (ROOT / "minibert").rglob("*") if path.is_file()]
     caches = ("__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache")
     package = {path.as_posix() for path in source if not set(caches) & set(path.parts)}
-    about = {
-        f"minibert_numpy-{VERSION}.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")
-    }
-    licence = f"minibert_numpy-{VERSION}.dist-info/licenses/LICENSE"
-    assert set(wheel) == package | about | {licence}
+    about = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
+    assert set(wheel) == package | {INFO + name for name in about}
     assert {"minibert/__init__.py", "minibert/equations/input_layer.py", "minibert/py.typed"} <= package
-    assert wheel[licence] == (ROOT / "LICENSE").read_bytes()
+    assert wheel[INFO + "licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
     with tarfile.open(built / f"minibert_numpy-{VERSION}.tar.gz") as archive:
         names = {name.removeprefix(f"minibert_numpy-{VERSION}/") for name in archive.getnames()}
     assert {name for name in wheel if name.startswith("minibert/")} <= names
@@ -73,7 +71,7 @@ def test_the_archives_hold_the_package_and_little_else(wheel: dict[str, bytes], 
     assert top <= allowed, f"does not belong there: {top - allowed}"
     assert not [name for name in {*names, *wheel} if name.endswith(".pyc") or "__pycache__" in name]
     entries = configparser.ConfigParser()
-    entries.read_string(wheel[f"minibert_numpy-{VERSION}.dist-info/entry_points.txt"].decode())
+    entries.read_string(wheel[INFO + "entry_points.txt"].decode())
     assert dict(entries["console_scripts"]) == {"minibert": "minibert.cli:main"}
 
 

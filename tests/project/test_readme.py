@@ -30,7 +30,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 FAMILIES = (ROOT / "minibert/families/README.md").read_text(encoding="utf-8")
 PAGES = [
     ROOT / "README.md",
-    *(page for top in ("minibert", "scripts") for page in sorted((ROOT / top).rglob("README.md"))),
+    *sorted((ROOT / "minibert").rglob("README.md")),
+    *sorted(ROOT.glob("scripts/**/README.md")),
 ]
 PARTS = {
     command: body
@@ -46,15 +47,8 @@ def ran(command: str | list[str], folder: Path = ROOT, **environment: str) -> st
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     variables = {name: value for name, value in os.environ.items() if name != "MINIBERT_CACHE"}
     variables |= {"PYTHONPATH": path, "COLUMNS": "80", **environment}
-    done = subprocess.run(
-        command,
-        shell=isinstance(command, str),
-        cwd=folder,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=CHILD_SECONDS,
-    )
+    given: dict[str, Any] = {"cwd": folder, "env": variables, "capture_output": True, "timeout": CHILD_SECONDS}
+    done = subprocess.run(command, shell=isinstance(command, str), text=True, **given)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -93,10 +87,8 @@ def test_the_commands_of_the_doors_run(minilm: Path, tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINIBERT_MODEL", str(minilm))
     Path("questions.txt").write_text("we lived above the clouds\n")
-    commands = [
-        shlex.split(line)
-        for line in re.findall(r"`minibert (\w+ [^`]+)`", README.split("## Beside")[0].replace("\n", " "))
-    ]
+    before = README.split("## Beside")[0].replace("\n", " ")
+    commands = [shlex.split(line) for line in re.findall(r"`minibert (\w+ [^`]+)`", before)]
     assert [command[0] for command in commands] == ["explain", "verify", "verify", "encode", "similar"]
     assert _opened("explain")[1].parse(commands[0][1:]).live
     assert [main(command) for command in commands[1:]] == [0] * 4
@@ -108,7 +100,7 @@ def test_the_figures_are_those_of_the_benchmarks_last_run(monkeypatch: Patch) ->
     figures = module_of(ROOT / "scripts/readme/figures.py")
     shown = PARTS["python scripts/readme/figures.py"]
     assert figures.measured() in shown
-    size = sum(figures.closure(figures.NAME).values()) / 1e6
+    size = figures.megabytes(figures.NAME)
     (said,) = re.findall(r"\| installed, .*? \| (\d+) MB \|", shown)
     assert 0.9 * int(said) < size < 1.3 * int(said)  # the oldest NumPy is larger by a fifth of all
 
@@ -125,12 +117,17 @@ def test_the_table_of_packages_names_calls_that_are_there() -> None:
     import sentence_transformers
     import transformers
 
-    places: dict[str, tuple[Any, ...]] = {
+    places: dict[str, tuple[Any, Any]] = {
         "minibert": (minibert, minibert.Encoder),
         "transformers": (transformers, transformers.GenerationMixin),
         "sentence-transformers": (sentence_transformers, sentence_transformers.SentenceTransformer),
         "model2vec": (model2vec, model2vec.StaticModel),
     }
+
+    def there(package: str, name: str) -> bool:
+        top, kind = places[package]
+        return hasattr(top, name) or hasattr(kind, name) or not absent(f"{top.__name__}.{name}")
+
     section = README.partition("## Beside other packages")[2].partition("\n\nSentence")[0]
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line[:1] == "|"]
     for head, _, *cells in zip(*table, strict=True):
@@ -138,13 +135,7 @@ def test_the_table_of_packages_names_calls_that_are_there() -> None:
         if package in places:
             assert version(package).startswith(f"{series}.") if series else package == "minibert"
             names = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
-            assert len(names) > 1 and [name for name in names if not there(places[package], name)] == []
-
-
-def there(places: tuple[Any, ...], name: str) -> bool:
-    """Tell whether one of them has this attribute, or is a package with a module of this name."""
-    modules = [place.__name__ for place in places if hasattr(place, "__path__")]
-    return any(hasattr(place, name) for place in places) or any(not absent(f"{module}.{name}") for module in modules)
+            assert len(names) > 1 and [name for name in names if not there(package, name)] == []
 
 
 def test_the_private_family_runs(tmp_path: Path) -> None:
@@ -153,8 +144,8 @@ def test_the_private_family_runs(tmp_path: Path) -> None:
     weight, bias = rng.standard_normal((2, 4)).astype("f4")
     folder = tmp_path / "my-model"
     folder.mkdir()
-    config = {"model_type": "mine", "vocab_size": 9, "hidden_size": 4, "max_position_embeddings": 5}
-    config["layer_norm_eps"] = 0.1
+    sizes = {"vocab_size": 9, "hidden_size": 4, "max_position_embeddings": 5}
+    config = {"model_type": "mine", **sizes, "layer_norm_eps": 0.1}
     (folder / "config.json").write_text(json.dumps(config))
     named = {"words.weight": words, "places.weight": places, "norm.weight": weight, "norm.bias": bias}
     tensors = {f"mine.embeddings.{name}": array for name, array in named.items()}
@@ -196,8 +187,7 @@ def test_a_part_shows_what_its_command_prints(program: str, last_place: float, m
     here = re.sub("^minibert", f"'{sys.executable}' -c \"{WITHOUT_TORCH}\"", command)
     here = re.sub("^python", f"'{sys.executable}'", here)
     both = ran(here, MINIBERT_MODEL=str(minilm)).strip(), PARTS[command].replace("```", "").strip()
-    # the share of entries that are equal to the bit is a processor's own
-    # and so is a number's width: 4e-08 or 4.1e-08
+    # the share of entries that are equal to the bit is a processor's own, and so is a number's width: 4e-08 or 4.1e-08
     both = tuple(re.sub(r" +", " ", re.sub(r" +[\d.]+ %", " ~ %", text)) for text in both)
     texts, numbers = zip(*((re.sub(NUMBER, "~", text), re.findall(NUMBER, text)) for text in both), strict=True)
     assert texts[0] == texts[1], f"python scripts/readme/tables.py '{program}' writes it"
@@ -206,18 +196,14 @@ def test_a_part_shows_what_its_command_prints(program: str, last_place: float, m
 
 def test_the_map_of_a_change_names_files_that_are_there() -> None:
     text = (ROOT / "scripts" / "README.md").read_text(encoding="utf-8")
-    rows = text.partition("## The commands")[0]
-    paths = set(re.findall(r"\b((?:minibert|scripts|tests)/[\w/.]*\w/?)", rows)) - {
-        "minibert/commands/NAME.py",
-        "scripts/study/NAME.py",
-    }
+    paths = re.findall(r"\b((?:minibert|scripts|tests)/[\w/.]*\w/?)", text.partition("## The commands")[0])
     assert len(paths) > 20
-    assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
-    everything = {path.name for path in (ROOT / "scripts").iterdir() if path.is_file()} - {"README.md"}
-    assert [name for name in sorted(everything) if name not in text] == []
+    assert [path for path in paths if "/NAME." not in path and not (ROOT / path).exists()] == []
+    assert [path.name for path in (ROOT / "scripts").iterdir() if path.is_file() and path.name not in text] == []
 
 
-RECIPES = Path(__file__).parents[2] / "scripts" / "readme" / "recipes"
+RECIPES = ROOT / "scripts" / "readme" / "recipes"
+RECIPES_PAGE = (RECIPES / "README.md").read_text(encoding="utf-8")
 MOST_LINES = 6
 NAME = "sentence-transformers/all-MiniLM-L6-v2"
 TEXTS = [
@@ -237,7 +223,7 @@ def run_recipe(name: str, minilm: Path, monkeypatch: Patch) -> None:
 
 @pytest.mark.parametrize("name", ["classify.py", "nearest.py"])
 def test_the_page_shows_it_as_it_is_run(name: str) -> None:
-    assert (RECIPES / name).read_text(encoding="utf-8").strip() in (RECIPES / "README.md").read_text(encoding="utf-8")
+    assert (RECIPES / name).read_text(encoding="utf-8").strip() in RECIPES_PAGE
 
 
 @pytest.mark.reference  # whose extra brings scikit-learn
@@ -258,8 +244,7 @@ def test_a_search_of_what_bulk_wrote(minilm: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     rows = (json.dumps({"text": text}) + "\n" for text in TEXTS)
     Path("texts.jsonl").write_text("".join(rows), encoding="utf-8")
-    page = (RECIPES / "README.md").read_text(encoding="utf-8")
-    lines = re.findall(r"^minibert (.*)$", page, re.MULTILINE)
+    lines = re.findall(r"^minibert (.*)$", RECIPES_PAGE, re.MULTILINE)
     assert [line.split()[0] for line in lines] == ["bulk", "search"]
     for line in lines:
         assert main([str(minilm) if word == NAME else word for word in shlex.split(line)]) == 0
@@ -272,7 +257,7 @@ def test_a_search_of_what_bulk_wrote(minilm: Path, tmp_path: Path, monkeypatch: 
 
 def test_an_engine(minilm: Path) -> None:
     """The one that the tests' own extra brings; the others were tried by hand, as the page says."""
-    (code,) = re.findall(r"```python\n(import polars\n\n.*?)```", (RECIPES / "README.md").read_text("utf-8"), re.DOTALL)
+    (code,) = re.findall(r"```python\n(import polars\n\n.*?)```", RECIPES_PAGE, re.DOTALL)
     encoder = minibert.load_encoder(minilm)
     names = {"texts": TEXTS, "encoder": encoder}
     exec(compile(code, "README.md", "exec"), names)

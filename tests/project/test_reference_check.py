@@ -15,18 +15,11 @@ from minibert.equations.input_layer import Array
 sys.path.append(str(Path(__file__).parents[2] / "scripts" / "reference"))
 import check  # it imports neither torch nor transformers
 
-MINILM = {
-    "text 1|inputs|input_ids": np.array([[3, 4]]),
-    "text 1|sum": np.array([[0.5, -3]], np.float32),
-    "text 1|embeddings.LayerNorm": np.array([[0.5, -3]], np.float32),
-    "text 1|hidden_states.1": np.array([[0.5, -3]], np.float32),
-}
-TRACE = {
-    "plain|inputs|input_ids": np.array([[3, 4]]),
-    "plain|wte": np.array([[0.5, -3]], np.float32),
-    "plain|sum": np.array([[0.5, -3]], np.float32),
-    "plain|LayerNorm": np.array([[0.5, -3]], np.float32),
-}
+ROW = np.array([[0.5, -3]], np.float32)
+IDS = np.array([[3, 4]])
+MINILM = {"text 1|inputs|input_ids": IDS, "text 1|sum": ROW, "text 1|embeddings.LayerNorm": ROW}
+MINILM["text 1|hidden_states.1"] = ROW
+TRACE = {"plain|inputs|input_ids": IDS, "plain|wte": ROW, "plain|sum": ROW, "plain|LayerNorm": ROW}
 
 
 def differences(folder: Path, name: str, values: dict[str, Array], **changes: float) -> list[str]:

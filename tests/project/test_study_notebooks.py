@@ -32,17 +32,18 @@ class Loads(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
-        self.pictures = 0
-        self.alts: list[str] = []
+        self.found, self.alts = list[str](), list[str]()
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         named = dict(attributes)
         source = named.get("src") or (named.get("href") if tag == "link" else None)
-        self.pictures += tag == "img"
         self.alts += [named.get("alt") or ""] * (tag == "img")
         if tag in ("script", "iframe", "object") or (source and not source.startswith("data:")):
             self.found.append(f"{tag} {source}")
+
+
+def printed(outputs: list[dict[str, Any]]) -> str:
+    return "".join("".join(output.get("text", "")) for output in outputs)
 
 
 def of_today(name: str) -> list[dict[str, Any]]:
@@ -53,9 +54,8 @@ def of_today(name: str) -> list[dict[str, Any]]:
 
     path = FOLDER / "answers" / f"{name}.ipynb"
     found = json.loads(path.read_text("utf-8"))["cells"] if path.is_file() else []
-    now = [
-        cell for file in (STUDY / f"{name}.py", STUDY / "answers" / f"{name}.py") for cell in jupytext.read(file).cells
-    ]
+    files = STUDY / f"{name}.py", STUDY / "answers" / f"{name}.py"
+    now = [cell for file in files for cell in jupytext.read(file).cells]
     if ["".join(cell["source"]) for cell in found] != [cell.source for cell in now]:
         missing(f"{path} was not made of {name}.py as it is now: sh scripts/study/build")
     return found
@@ -75,12 +75,11 @@ def test_a_study_says_what_it_claims_and_draws_its_pictures(name: str) -> None:
     assert not any(output.get("name") == "stderr" for output in outputs), "a warning"
     assert sum("image/png" in output.get("data", {}) for output in outputs) == len(FILES[name])
     # a line may arrive in two outputs
-    told = ["".join("".join(output.get("text", "")) for output in cell["outputs"]) for cell in code]
+    told = [printed(cell["outputs"]) for cell in code]
     lines = [len(text.splitlines()) for text in told]
     assert max(lines) <= MOST_LINES, f"cell {lines.index(max(lines)) + 1} prints {max(lines)} lines"
-    printed = "".join("".join(output.get("text", "")) for output in outputs)
-    assert [said for said in SAID.get(name, ()) if said not in printed] == []
-    assert ("UNTRAINED" in printed) == (name in UNTRAINED)
+    assert [said for said in SAID.get(name, ()) if said not in "".join(told)] == []
+    assert ("UNTRAINED" in "".join(told)) == (name in UNTRAINED)
 
 
 def test_a_page_fetches_and_runs_nothing(folder: Path) -> None:
@@ -88,7 +87,6 @@ def test_a_page_fetches_and_runs_nothing(folder: Path) -> None:
     page = Loads()
     page.feed(html)
     assert page.found == []
-    assert page.pictures == 2
     assert [alt.partition(":")[0] for alt in page.alts] == ["a curve", "dots"], "what is drawn, in words"
     styles = "".join(re.findall(r"<style.*?</style>", html, re.DOTALL))
     assert styles and "@import" not in styles
@@ -145,7 +143,7 @@ def test_the_lab_has_blanks_and_its_answers_apart(minilm: Path, tmp_path: Path) 
         assert sum("...  # " in cell for cell in open_) == exercises
         assert not any("...  # " in cell for cell in filled)
         outputs = [output for cell in answers["cells"] for output in cell.get("outputs", ())]
-        assert "".join("".join(output.get("text", "")) for output in outputs).count(": right\n") == exercises
+        assert printed(outputs).count(": right\n") == exercises
         assert not any(cell.get("outputs") for cell in blank["cells"])
         for folder in ("", "answers"):
             assert (tmp_path / "lab" / folder / "lab.py").read_bytes() == (STUDY / "lab" / "lab.py").read_bytes()
@@ -164,5 +162,5 @@ def check_that_it_runs_where_it_was_moved(lab: Path, name: str) -> None:
             patch.setenv(key, value)
         resources = {"metadata": {"path": str(lab / "answers")}}
         nbclient.NotebookClient(notebook, timeout=CHILD_SECONDS, kernel_name="python3", resources=resources).execute()
-    printed = "".join(str(output.get("text", "")) for cell in notebook.cells for output in cell.get("outputs", ()))
-    assert "model: " in printed and printed.count(": right\n") == 9
+    said = printed([output for cell in notebook.cells for output in cell.get("outputs", ())])
+    assert "model: " in said and said.count(": right\n") == 9
