@@ -169,17 +169,21 @@ def test_a_length_that_is_set_beside_the_reference(name: str) -> None:
         assert np.abs(ours.predict(pairs) - theirs.predict(pairs)).max() <= SCORES
 
 
-def test_the_weights_that_are_kept_have_the_largest_absolute_values(tmp_path: Path) -> None:
-    """A Router's table may hold negative weights."""
+@pytest.mark.parametrize(("default", "most"), [("document", None), ("query", 3), (None, 5)])
+def test_routes_of_a_sparse_encoder(tmp_path: Path, default: str | None, most: int | None) -> None:
+    """Each task's vectors and those of a text without one; a Router's table may hold negative weights."""
     folder = shutil.copytree(REFERENCE / "uses-sparse-router", tmp_path / "model")
     table = folder / "query_0_SparseStaticEmbedding/model.safetensors"
     weight = load_file(table)["weight"]
     weight[::2] *= -1
     save_file({"weight": weight}, table)
-    change_json(folder / "config_sentence_transformers.json", max_active_dims=3)
-    texts = ["we lived above the clouds", "a b c d e f"]
-    want = opened_there(folder, "SparseEncoder").encode_query(texts).to_dense().numpy()
-    for found, row in zip(minibert.load_encoder(folder).encode_query(texts), want, strict=True):
-        assert found.ids.tolist() == np.flatnonzero(row).tolist() and len(found.ids) == 3
-        assert found.weights.tolist() == row[found.ids].tolist()
-        assert found.weights.min() < 0
+    change_json(folder / "config_sentence_transformers.json", max_active_dims=most)
+    router = json.loads((folder / "router_config.json").read_text(encoding="utf-8"))
+    change_json(folder / "router_config.json", parameters=router["parameters"] | {"default_route": default})
+    texts, theirs, ours = many_texts(150), opened_there(folder, "SparseEncoder"), minibert.load_encoder(folder)
+    for mine, other in (("encode_query",) * 2, ("encode_document",) * 2, ("encode_sparse", "encode")):
+        want = getattr(theirs, other)(texts, convert_to_sparse_tensor=False).numpy()
+        assert (want > 0).any() and ((want < 0).any() or mine == "encode_document" or default == "document")
+        for row, found in zip(want, getattr(ours, mine)(texts), strict=True):
+            assert found.ids.tolist() == np.flatnonzero(row).tolist()
+            assert np.abs(found.weights - row[found.ids]).max(initial=0) <= 1e-5
