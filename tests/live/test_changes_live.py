@@ -115,75 +115,53 @@ def test_what_heads_add_is_torch_s_gradient_times_their_values() -> None:
 
 # largest difference, as a share of the largest number: PEFT adds the product to a map's result; measured: 1.3e-6
 EXACT = 1e-5
-TARGETS = {
-    "bert": ["query", "value", "intermediate.dense"],
-    "gpt2": ["c_attn", "c_proj"],  # whose weights are stored transposed
-    "modernbert": ["Wqkv", "Wo"],
-    "qwen3": ["q_proj", "k_proj", "down_proj"],
-}
 TWO = np.array([[5, 6, 7, 8, 9], [9, 3, 4, 10, 11]])
-
-
-@pytest.mark.parametrize("rslora", [False, True])
-@pytest.mark.parametrize("name", TARGETS)
-def test_hidden_states_are_those_of_peft(tmp_path: Path, name: str, rslora: bool) -> None:
-    import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModel
-
-    base = encoders.write(tmp_path / "base", name)
-    torch.manual_seed(0)
-    settings: dict[str, Any] = dict(fan_in_fan_out=True) if name == "gpt2" else {}
-    config = LoraConfig(r=3, lora_alpha=7, target_modules=TARGETS[name], use_rslora=rslora, **settings)
-    model = get_peft_model(AutoModel.from_pretrained(base, dtype=torch.float32), config).eval()
-    for key, parameter in model.named_parameters():
-        if "lora_" in key:
-            torch.nn.init.normal_(parameter, std=0.2)
-    model.save_pretrained(tmp_path / "alone")
-    with torch.no_grad():
-        want = model(torch.from_numpy(TWO)).last_hidden_state.numpy()
-    both = shutil.copytree(base, tmp_path / "both")
-    shutil.copytree(tmp_path / "alone", both, dirs_exist_ok=True)
-    plain = minibert.load_encoder(base)(TWO)
-    for folder in (both, tmp_path / "alone"):
-        found = minibert.load_encoder(folder)(TWO)
-        assert np.abs(found - want).max() <= EXACT * np.abs(want).max()
-        assert np.abs(found - plain).max() > 100 * EXACT * np.abs(want).max(), "the adapter changes something"
-    narrow = minibert.load_encoder(both, low_memory=True)(TWO)
-    assert np.abs(narrow - want).max() <= EXACT * np.abs(want).max()
-
-
-# a base without a head, and so of two labels by default; its maps, settings. The last one has its head, and changes it
-CLASSIFIERS: list[tuple[str, str | list[str], dict[str, Any]]] = [
-    ("bert", ["query", "pooler.dense"], {"layers_to_transform": [1], "exclude_modules": ["0.attention.self.query"]}),
-    ("roberta", r".*\.1\..*(query|dense)", {}),
-    ("gpt2", ["attn.c_proj", "mlp.c_proj"], {"layers_to_transform": 1, "layers_pattern": "h"}),
-    ("gpt2", "all-linear", {}),
-    ("distilbert", ["q_lin", "ffn.lin2"], {}),  # which saves pre_classifier too
-    ("qwen3", ["q_proj", "layers.0.mlp.down_proj"], {"use_rslora": True}),
-    ("gpt2", ["attn.c_proj", "score"], {"task_type": None}),
-]
+BARE, CLASSES = "AutoModel", "AutoModelForSequenceClassification"
+SEQ_CLS = {"task_type": "SEQ_CLS"}
+# the base has no head, and so two labels by default; the last one has its head, and changes it
+ADAPTED: list[tuple[str, str, str | list[str], dict[str, Any]]] = [
+    (BARE, "bert", ["query", "value", "intermediate.dense"], {}),
+    (BARE, "gpt2", ["c_attn", "c_proj"], {"use_rslora": True}),  # whose weights are stored transposed
+    (BARE, "modernbert", ["Wqkv", "Wo"], {}),
+    (CLASSES, "bert", ["query", "pooler.dense"],
+     {**SEQ_CLS, "layers_to_transform": [1], "exclude_modules": ["0.attention.self.query"]}),
+    (CLASSES, "roberta", r".*\.1\..*(query|dense)", SEQ_CLS),
+    (CLASSES, "gpt2", ["attn.c_proj", "mlp.c_proj"], {**SEQ_CLS, "layers_to_transform": 1, "layers_pattern": "h"}),
+    (CLASSES, "gpt2", "all-linear", SEQ_CLS),
+    (CLASSES, "distilbert", ["q_lin", "ffn.lin2"], SEQ_CLS),  # which saves pre_classifier too
+    (CLASSES, "qwen3", ["q_proj", "k_proj", "layers.0.mlp.down_proj"], {**SEQ_CLS, "use_rslora": True}),
+    (CLASSES, "gpt2", ["attn.c_proj", "score"], {}),
+]  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")  # which PEFT corrects for each layer
-@pytest.mark.parametrize(("name", "targets", "settings"), CLASSIFIERS)
-def test_a_classifier_opens_as_peft_opens_it(
-    tmp_path: Path, name: str, targets: str | list[str], settings: dict[str, Any]
+@pytest.mark.parametrize(("auto", "name", "targets", "settings"), ADAPTED)
+def test_an_adapted_model_opens_as_peft_opens_it(
+    tmp_path: Path, auto: str, name: str, targets: str | list[str], settings: dict[str, Any]
 ) -> None:
     import torch
+    import transformers
     from peft import LoraConfig, PeftModel, get_peft_model
-    from transformers import AutoModel, AutoModelForSequenceClassification
 
     torch.manual_seed(0)
-    base = encoders.write(tmp_path / "base", name, pad_token_id=0)
-    load = partial(AutoModelForSequenceClassification.from_pretrained, base, dtype=torch.float32, num_labels=3)
-    (load() if "score" in targets else AutoModel.from_pretrained(base, dtype=torch.float32)).save_pretrained(base)
-    model = get_peft_model(load(), LoraConfig(r=2, target_modules=targets, **{"task_type": "SEQ_CLS", **settings}))
+    base, alone = encoders.write(tmp_path / "base", name, pad_token_id=0), tmp_path / "alone"
+    load = partial(getattr(transformers, auto).from_pretrained, base, dtype=torch.float32)
+    if auto == CLASSES:
+        load = partial(load, num_labels=3)
+    (load() if "score" in targets else transformers.AutoModel.from_pretrained(base)).float().save_pretrained(base)
+    model = get_peft_model(load(), LoraConfig(r=3, lora_alpha=7, target_modules=targets, **settings))
     for key, parameter in model.named_parameters():
         if "lora_" in key or "modules_to_save" in key:
             torch.nn.init.normal_(parameter, std=0.2)
-    model.save_pretrained(tmp_path / "alone")
+    model.save_pretrained(alone)
     with torch.no_grad():
-        want = PeftModel.from_pretrained(load(), tmp_path / "alone").eval()(torch.from_numpy(TWO)).logits.numpy()
-    found = minibert.load_encoder(tmp_path / "alone").logits(TWO)
-    assert np.abs(found - want).max() <= EXACT * np.abs(want).max()
+        want = PeftModel.from_pretrained(load(), alone).eval()(torch.from_numpy(TWO))[0].numpy()
+    both = [alone]
+    if auto == BARE:
+        both.append(Path(shutil.copytree(base, tmp_path / "both")))
+        shutil.copytree(alone, both[-1], dirs_exist_ok=True)
+    for folder in both:
+        for low_memory in (False, True):
+            with minibert.load_encoder(folder, low_memory=low_memory) as encoder:
+                found = encoder.logits(TWO) if auto == CLASSES else encoder(TWO)
+            assert np.abs(found - want).max() <= EXACT * np.abs(want).max(), (folder.name, low_memory)
