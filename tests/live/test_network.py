@@ -4,8 +4,8 @@ Of BERT the numbers of its own page on the Hub; of GPT-2 the text that picoGPT's
 of a reranker the scores that sentence-transformers prints in its documentation of `CrossEncoder.rank`.
 
 The authors cannot reach the Hub. So each test runs, marked slow, against a Hub on this machine too, whose files have
-the real names, sizes and layouts: the first run there does not fail for a reason of the code or of the tests. A few numbers
-are chosen so that the printed ones come out.
+the real names, sizes and layouts: the first run there does not fail for a reason of the code or of the tests. A few
+numbers are chosen so that the printed ones come out.
 """
 
 from __future__ import annotations
