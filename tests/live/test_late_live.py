@@ -48,8 +48,8 @@ def compare(theirs: Any, ours: minibert.Encoder, texts: list[str]) -> None:
 def keys() -> list[tuple[str, str, str]]:
     """Every setting of every folder that may be left out."""
     kept = {"modules.json", "calls.json", "config.json", "tokenizer.json", "tokenizer_config.json"}
-    needed = {"in_features", "out_features", "bias", "module_input_name", "model_type", "activation_function"}
-    needed |= {"module_output_name"}  # of a transformer: without it theirs is not loaded
+    needed = {"in_features", "out_features", "bias", "module_input_name", "model_type", "activation_function",
+              "module_output_name"}  # of a transformer: without it theirs is not loaded  # fmt: skip
     found = []
     for name in FOLDERS:
         for path in sorted((REFERENCE / name).rglob("*")):
