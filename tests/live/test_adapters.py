@@ -29,10 +29,8 @@ ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "scripts" / "readme" / "recipes"
 MOST_LINES = 10
 NAME = "sentence-transformers/all-MiniLM-L6-v2"
-TEXTS = [
-    "The app closes when I open it.", "The screen stays black after the update.",
-    "My card was billed twice this month.", "It shows an error when I log in.",
-]  # fmt: skip
+TEXTS = ["The app closes when I open it.", "The screen stays black after the update.",
+         "My card was billed twice this month.", "It shows an error when I log in."]  # fmt: skip
 NEAREST = TEXTS[2]  # to the question in each recipe: not the first and not the last of them
 NEEDED = {
     "chroma": "chromadb", "langchain": "langchain_core", "llamaindex": "llama_index.core", "lance": "lancedb",

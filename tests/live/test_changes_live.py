@@ -54,18 +54,19 @@ ONE = np.array([[5, 9, 7, 2, 11]])
 CLOSE = 1e-5  # of the largest logit, both in float32: measured 1e-6
 
 
-def hold(torch: Any, module: Any, kind: str) -> None:
-    """Keep the factor of a norm or an activation constant: no gradient passes through it."""
-    inner = module.forward
+def hold(torch: Any, model: Any) -> None:
+    """Keep the factors of norms and the activation after the embeddings constant: no gradient passes through them."""
+    transform = model.cls.predictions.transform
+    activate = transform.transform_act_fn.forward
+    transform.transform_act_fn.forward = lambda x: x * (activate(x) / x).detach()
+    outputs = [part.output for block in model.bert.encoder.layer for part in (block.attention, block)]
+    for module in [transform, *outputs]:
 
-    def norm(x: Any) -> Any:
-        size = torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + module.eps).detach()
-        return (x - x.mean(-1, keepdim=True)) / size * module.weight + module.bias
+        def norm(x: Any, own: Any = module.LayerNorm) -> Any:
+            size = torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + own.eps).detach()
+            return (x - x.mean(-1, keepdim=True)) / size * own.weight + own.bias
 
-    def activation(x: Any) -> Any:
-        return x * (inner(x) / x).detach()
-
-    module.forward = norm if kind == "norm" else activation
+        module.LayerNorm.forward = norm
 
 
 def gradients(folder: Any, row: int, label: int) -> tuple[float, list[np.ndarray[Any, Any]]]:
@@ -74,18 +75,14 @@ def gradients(folder: Any, row: int, label: int) -> tuple[float, list[np.ndarray
     import transformers
 
     model = transformers.BertForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
-    transform, blocks = model.cls.predictions.transform, model.bert.encoder.layer
-    hold(torch, transform.transform_act_fn, "activation")
-    for norm in (transform.LayerNorm, *(block.attention.output.LayerNorm for block in blocks),
-                 *(block.output.LayerNorm for block in blocks)):  # fmt: skip
-        hold(torch, norm, "norm")
+    hold(torch, model)
     contexts: list[Any] = []
 
     def keep(_: Any, given: Any) -> Any:
         contexts.append(given[0].detach().requires_grad_())
         return (contexts[-1], *given[1:])
 
-    for block in blocks:
+    for block in model.bert.encoder.layer:
         for module in (block.attention.self, block.intermediate):  # what enters them is no part of the direct way
             module.register_forward_pre_hook(lambda _, given: (given[0].detach(), *given[1:]))
         block.attention.output.dense.register_forward_pre_hook(keep)

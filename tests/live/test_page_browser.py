@@ -237,10 +237,9 @@ def test_each_page_fits_and_stays_at_home(width: int, scheme: str, browser: Any)
 
 
 def test_a_page_of_the_course_opens_its_answers_its_pictures_and_the_page_to_click_through(browser: Any) -> None:
-    path = built("course/where_heads_look.html")
     context = patient(browser, viewport={"width": 390, "height": 800}, has_touch=True)
     tab = context.new_page()
-    tab.goto(path.as_uri())
+    tab.goto(built("course/where_heads_look.html").as_uri())
     answer = tab.locator("details:has(summary:text-is('Answer 1'))")
     assert not answer.locator("p:not(.admonition-title)").first.is_visible()
     answer.locator("summary").tap()
