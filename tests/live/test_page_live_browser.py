@@ -103,8 +103,8 @@ def test_by_keyboard_on_a_desk(browser: Any, gpt2: tuple[Encoder, str], tmp_path
         before = chances(encoder, "wonderfu")
         for name, *line in rows(tab, "#changes"):
             i = encoder.embeddings.tokenizer.id_of(name.strip())
-            both = [f"{100 * found[i]:.2f}\u00a0%" for found in (before, without)]
-            assert [part.strip() for part in line[:2]] == both
+            wanted = [f"{100 * found[i]:.2f}\u00a0%" for found in (before, without)]
+            assert [part.strip() for part in line[:2]] == wanted
         switch = tab.locator("[role=switch][aria-label='head 0 of block 1']")
         assert switch.get_attribute("aria-checked") == "false"
         assert tab.evaluate("document.activeElement.ariaLabel") == "head 0 of block 1", "the focus stays"

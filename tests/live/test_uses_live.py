@@ -50,9 +50,9 @@ def test_pairs_of_all_kinds_have_the_scores_of_the_cross_encoder(minilm: Path, t
     raw, expected = (each.predict(pairs, activation_fn=torch.nn.Identity()) for each in (ours, theirs))
     assert np.abs(raw - expected).max() <= SCORES and np.ptp(raw) > 5
     documents = list(dict.fromkeys(texts[45:]))
-    both = [each.rank("the river bank", documents, 10, True) for each in (ours, theirs)]
-    found, expected = ([(each["corpus_id"], each["text"]) for each in ranked] for ranked in both)
-    assert found == expected
+    ranked = [each.rank("the river bank", documents, 10, True) for each in (ours, theirs)]
+    first, second = ([(hit["corpus_id"], hit["text"]) for hit in hits] for hits in ranked)
+    assert first == second
 
 
 @pytest.mark.parametrize("model_type", ["modernbert", "ultrabert", "llama", "qwen3", "bert"])
