@@ -16,7 +16,7 @@ import pytest
 from command_line import Patch, Printed
 from limits import CHILD_SECONDS
 from needed import need
-from served import opened, served
+from served import served
 
 import minibert
 from minibert.cli import main
@@ -29,10 +29,8 @@ ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "scripts" / "readme" / "recipes"
 MOST_LINES = 10
 NAME = "sentence-transformers/all-MiniLM-L6-v2"
-TEXTS = [
-    "The app closes when I open it.", "The screen stays black after the update.",
-    "My card was billed twice this month.", "It shows an error when I log in.",
-]  # fmt: skip
+TEXTS = ["The app closes when I open it.", "The screen stays black after the update.",
+         "My card was billed twice this month.", "It shows an error when I log in."]  # fmt: skip
 NEAREST = TEXTS[2]  # to the question in each recipe: not the first and not the last of them
 NEEDED = {
     "chroma": "chromadb", "langchain": "langchain_core", "llamaindex": "llama_index.core", "lance": "lancedb",
@@ -102,38 +100,28 @@ def test_an_adapter_finds_the_nearest_text(name: str, minilm: Path, tmp_path: Pa
     assert (done.returncode, done.stdout) == (0, f"{NEAREST}\n"), done.stderr
 
 
-def test_openais_client_works_unchanged(minilm: Path, capsys: Printed) -> None:
-    """Its vectors: test_clients.py; what it is refused with: tests/serve."""
+def test_openais_client_works_unchanged_and_comes_again_after_503(minilm: Path, capsys: Printed) -> None:
+    """It reads Retry-After. Its vectors: test_clients.py; what it is refused with: tests/serve."""
     for module in ("openai", "starlette", "uvicorn"):
         need(module, "adapters")
-    encoder = minibert.load_encoder(minilm)
-    with served(Server([model_of(encoder, names_of(NAME))])) as address:
-        code = source("openai_client")
-        assert "http://127.0.0.1:8000/v1" in code
-        exec(code.replace("http://127.0.0.1:8000", address.url), {"texts": TEXTS})
-        tokens = int(encoder.tokenize(TEXTS)["attention_mask"].sum())
-        assert capsys.readouterr().out == f"{len(TEXTS)} 128 {tokens}\n"
+    encoder, code = minibert.load_encoder(minilm), source("openai_client")
+    assert "http://127.0.0.1:8000/v1" in code
+    printed = f"{len(TEXTS)} 128 {int(encoder.tokenize(TEXTS)['attention_mask'].sum())}\n"
+    server = Server([model_of(encoder, names_of(NAME))])
+    refused, statuses = server.record.note, list[int]()
 
+    def noted(scope: Any, status: int, seconds: float) -> None:
+        statuses.append(status)
+        server.inside = 0  # no longer full
+        refused(scope, status, seconds)
 
-def test_openais_client_comes_again_after_503(minilm: Path) -> None:
-    """It reads Retry-After: a full server is no error for its user."""
-    for module in ("openai", "starlette", "uvicorn"):
-        need(module, "adapters")
-    import openai
-
-    server = Server([opened(minilm, NAME)])
-    with (
-        served(server) as address,
-        openai.OpenAI(base_url=f"{address.url}/v1", api_key="none", max_retries=3) as client,
-    ):
-        server.inside, refused = server.limits.waiting, server.record.note
-
-        def noted(scope: Any, status: int, seconds: float) -> None:
-            server.inside = 0  # after its first request, which is refused
-            refused(scope, status, seconds)
-
-        server.record.note = noted
-        assert len(client.embeddings.create(model=NAME, input="a").data) == 1
+    server.record.note = noted
+    with served(server) as address:
+        for inside in (0, server.limits.waiting):
+            server.inside = inside
+            exec(code.replace("http://127.0.0.1:8000", address.url), {"texts": TEXTS})
+            assert capsys.readouterr().out == printed
+    assert statuses == [200, 503, 200]
 
 
 HANDLER = """

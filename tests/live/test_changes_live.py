@@ -54,18 +54,19 @@ ONE = np.array([[5, 9, 7, 2, 11]])
 CLOSE = 1e-5  # of the largest logit, both in float32: measured 1e-6
 
 
-def hold(torch: Any, module: Any, kind: str) -> None:
-    """Keep the factor of a norm or an activation constant: no gradient passes through it."""
-    inner = module.forward
+def hold(torch: Any, model: Any) -> None:
+    """Keep the factors of norms and the activation after the embeddings constant: no gradient passes through them."""
+    transform = model.cls.predictions.transform
+    activate = transform.transform_act_fn.forward
+    transform.transform_act_fn.forward = lambda x: x * (activate(x) / x).detach()
+    outputs = [part.output for block in model.bert.encoder.layer for part in (block.attention, block)]
+    for module in [transform, *outputs]:
 
-    def norm(x: Any) -> Any:
-        size = torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + module.eps).detach()
-        return (x - x.mean(-1, keepdim=True)) / size * module.weight + module.bias
+        def norm(x: Any, own: Any = module.LayerNorm) -> Any:
+            size = torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + own.eps).detach()
+            return (x - x.mean(-1, keepdim=True)) / size * own.weight + own.bias
 
-    def activation(x: Any) -> Any:
-        return x * (inner(x) / x).detach()
-
-    module.forward = norm if kind == "norm" else activation
+        module.LayerNorm.forward = norm
 
 
 def gradients(folder: Any, row: int, label: int) -> tuple[float, list[np.ndarray[Any, Any]]]:
@@ -74,18 +75,14 @@ def gradients(folder: Any, row: int, label: int) -> tuple[float, list[np.ndarray
     import transformers
 
     model = transformers.BertForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
-    transform, blocks = model.cls.predictions.transform, model.bert.encoder.layer
-    hold(torch, transform.transform_act_fn, "activation")
-    for norm in (transform.LayerNorm, *(block.attention.output.LayerNorm for block in blocks),
-                 *(block.output.LayerNorm for block in blocks)):  # fmt: skip
-        hold(torch, norm, "norm")
+    hold(torch, model)
     contexts: list[Any] = []
 
     def keep(_: Any, given: Any) -> Any:
         contexts.append(given[0].detach().requires_grad_())
         return (contexts[-1], *given[1:])
 
-    for block in blocks:
+    for block in model.bert.encoder.layer:
         for module in (block.attention.self, block.intermediate):  # what enters them is no part of the direct way
             module.register_forward_pre_hook(lambda _, given: (given[0].detach(), *given[1:]))
         block.attention.output.dense.register_forward_pre_hook(keep)
@@ -115,75 +112,53 @@ def test_what_heads_add_is_torch_s_gradient_times_their_values() -> None:
 
 # largest difference, as a share of the largest number: PEFT adds the product to a map's result; measured: 1.3e-6
 EXACT = 1e-5
-TARGETS = {
-    "bert": ["query", "value", "intermediate.dense"],
-    "gpt2": ["c_attn", "c_proj"],  # whose weights are stored transposed
-    "modernbert": ["Wqkv", "Wo"],
-    "qwen3": ["q_proj", "k_proj", "down_proj"],
-}
 TWO = np.array([[5, 6, 7, 8, 9], [9, 3, 4, 10, 11]])
-
-
-@pytest.mark.parametrize("rslora", [False, True])
-@pytest.mark.parametrize("name", TARGETS)
-def test_hidden_states_are_those_of_peft(tmp_path: Path, name: str, rslora: bool) -> None:
-    import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModel
-
-    base = encoders.write(tmp_path / "base", name)
-    torch.manual_seed(0)
-    settings: dict[str, Any] = dict(fan_in_fan_out=True) if name == "gpt2" else {}
-    config = LoraConfig(r=3, lora_alpha=7, target_modules=TARGETS[name], use_rslora=rslora, **settings)
-    model = get_peft_model(AutoModel.from_pretrained(base, dtype=torch.float32), config).eval()
-    for key, parameter in model.named_parameters():
-        if "lora_" in key:
-            torch.nn.init.normal_(parameter, std=0.2)
-    model.save_pretrained(tmp_path / "alone")
-    with torch.no_grad():
-        want = model(torch.from_numpy(TWO)).last_hidden_state.numpy()
-    both = shutil.copytree(base, tmp_path / "both")
-    shutil.copytree(tmp_path / "alone", both, dirs_exist_ok=True)
-    plain = minibert.load_encoder(base)(TWO)
-    for folder in (both, tmp_path / "alone"):
-        found = minibert.load_encoder(folder)(TWO)
-        assert np.abs(found - want).max() <= EXACT * np.abs(want).max()
-        assert np.abs(found - plain).max() > 100 * EXACT * np.abs(want).max(), "the adapter changes something"
-    narrow = minibert.load_encoder(both, low_memory=True)(TWO)
-    assert np.abs(narrow - want).max() <= EXACT * np.abs(want).max()
-
-
-# a base without a head, and so of two labels by default; its maps, settings. The last one has its head, and changes it
-CLASSIFIERS: list[tuple[str, str | list[str], dict[str, Any]]] = [
-    ("bert", ["query", "pooler.dense"], {"layers_to_transform": [1], "exclude_modules": ["0.attention.self.query"]}),
-    ("roberta", r".*\.1\..*(query|dense)", {}),
-    ("gpt2", ["attn.c_proj", "mlp.c_proj"], {"layers_to_transform": 1, "layers_pattern": "h"}),
-    ("gpt2", "all-linear", {}),
-    ("distilbert", ["q_lin", "ffn.lin2"], {}),  # which saves pre_classifier too
-    ("qwen3", ["q_proj", "layers.0.mlp.down_proj"], {"use_rslora": True}),
-    ("gpt2", ["attn.c_proj", "score"], {"task_type": None}),
-]
+BARE, CLASSES = "AutoModel", "AutoModelForSequenceClassification"
+SEQ_CLS = {"task_type": "SEQ_CLS"}
+# the base has no head, and so two labels by default; the last one has its head, and changes it
+ADAPTED: list[tuple[str, str, str | list[str], dict[str, Any]]] = [
+    (BARE, "bert", ["query", "value", "intermediate.dense"], {}),
+    (BARE, "gpt2", ["c_attn", "c_proj"], {"use_rslora": True}),  # whose weights are stored transposed
+    (BARE, "modernbert", ["Wqkv", "Wo"], {}),
+    (CLASSES, "bert", ["query", "pooler.dense"],
+     {**SEQ_CLS, "layers_to_transform": [1], "exclude_modules": ["0.attention.self.query"]}),
+    (CLASSES, "roberta", r".*\.1\..*(query|dense)", SEQ_CLS),
+    (CLASSES, "gpt2", ["attn.c_proj", "mlp.c_proj"], {**SEQ_CLS, "layers_to_transform": 1, "layers_pattern": "h"}),
+    (CLASSES, "gpt2", "all-linear", SEQ_CLS),
+    (CLASSES, "distilbert", ["q_lin", "ffn.lin2"], SEQ_CLS),  # which saves pre_classifier too
+    (CLASSES, "qwen3", ["q_proj", "k_proj", "layers.0.mlp.down_proj"], {**SEQ_CLS, "use_rslora": True}),
+    (CLASSES, "gpt2", ["attn.c_proj", "score"], {}),
+]  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")  # which PEFT corrects for each layer
-@pytest.mark.parametrize(("name", "targets", "settings"), CLASSIFIERS)
-def test_a_classifier_opens_as_peft_opens_it(
-    tmp_path: Path, name: str, targets: str | list[str], settings: dict[str, Any]
+@pytest.mark.parametrize(("auto", "name", "targets", "settings"), ADAPTED)
+def test_an_adapted_model_opens_as_peft_opens_it(
+    tmp_path: Path, auto: str, name: str, targets: str | list[str], settings: dict[str, Any]
 ) -> None:
     import torch
+    import transformers
     from peft import LoraConfig, PeftModel, get_peft_model
-    from transformers import AutoModel, AutoModelForSequenceClassification
 
     torch.manual_seed(0)
-    base = encoders.write(tmp_path / "base", name, pad_token_id=0)
-    load = partial(AutoModelForSequenceClassification.from_pretrained, base, dtype=torch.float32, num_labels=3)
-    (load() if "score" in targets else AutoModel.from_pretrained(base, dtype=torch.float32)).save_pretrained(base)
-    model = get_peft_model(load(), LoraConfig(r=2, target_modules=targets, **{"task_type": "SEQ_CLS", **settings}))
+    base, alone = encoders.write(tmp_path / "base", name, pad_token_id=0), tmp_path / "alone"
+    load = partial(getattr(transformers, auto).from_pretrained, base, dtype=torch.float32)
+    if auto == CLASSES:
+        load = partial(load, num_labels=3)
+    (load() if "score" in targets else transformers.AutoModel.from_pretrained(base)).float().save_pretrained(base)
+    model = get_peft_model(load(), LoraConfig(r=3, lora_alpha=7, target_modules=targets, **settings))
     for key, parameter in model.named_parameters():
         if "lora_" in key or "modules_to_save" in key:
             torch.nn.init.normal_(parameter, std=0.2)
-    model.save_pretrained(tmp_path / "alone")
+    model.save_pretrained(alone)
     with torch.no_grad():
-        want = PeftModel.from_pretrained(load(), tmp_path / "alone").eval()(torch.from_numpy(TWO)).logits.numpy()
-    found = minibert.load_encoder(tmp_path / "alone").logits(TWO)
-    assert np.abs(found - want).max() <= EXACT * np.abs(want).max()
+        want = PeftModel.from_pretrained(load(), alone).eval()(torch.from_numpy(TWO))[0].numpy()
+    both = [alone]
+    if auto == BARE:
+        both.append(Path(shutil.copytree(base, tmp_path / "both")))
+        shutil.copytree(alone, both[-1], dirs_exist_ok=True)
+    for folder in both:
+        for low_memory in (False, True):
+            with minibert.load_encoder(folder, low_memory=low_memory) as encoder:
+                found = encoder.logits(TWO) if auto == CLASSES else encoder(TWO)
+            assert np.abs(found - want).max() <= EXACT * np.abs(want).max(), (folder.name, low_memory)

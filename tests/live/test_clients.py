@@ -5,6 +5,7 @@ A client that its user must tell something is in `TOLD`: the server's page says 
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -38,7 +39,8 @@ PACKAGES = (
     "chromadb", "cohere", "haystack", "haystack_integrations", "huggingface_hub", "langchain_cohere",
     "langchain_openai", "litellm", "llama_index", "openai",
 )  # fmt: skip
-TOLD = {"langchain_openai": {"check_embedding_ctx_length": False}}  # it would send OpenAI's token ids
+# it would send OpenAI's token ids, which are refused: tests/serve
+TOLD = {"langchain_openai": {"check_embedding_ctx_length": False}}
 JAVASCRIPT = """
 import OpenAI from "openai"
 const [baseURL, model, input] = process.argv.slice(2)
@@ -62,10 +64,10 @@ def service(minilm: Path) -> Iterator[Service]:
     os.environ["ANONYMIZED_TELEMETRY"] = os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
     vectors = minibert.load_encoder(minilm).encode(TEXTS)
     scores = minibert.load_encoder(REFERENCE / RERANKER).predict([(QUERY, text) for text in DOCUMENTS])
-    command = [sys.executable, "-m", "minibert", "serve", str(minilm), str(REFERENCE / SPARSE)]
-    command += [str(REFERENCE / LATE), "--port", "0"]
-    options = ["--reranker", str(REFERENCE / RERANKER), "--name", MODEL]
-    with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as process:
+    folders = [str(minilm), *(str(REFERENCE / name) for name in (SPARSE, LATE, RERANKER))]
+    command = [sys.executable, "-m", "minibert", "serve", *folders[:3], "--reranker", folders[3]]
+    command += ["--port", "0", "--name", MODEL]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
             line = process.stderr.readline()
@@ -76,104 +78,77 @@ def service(minilm: Path) -> Iterator[Service]:
             process.terminate()
 
 
+def of(path: str) -> Any:
+    """What somebody's package has by this name; none is loaded before its test."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def secret() -> Any:
+    return of("haystack.utils.Secret").from_token(KEY)
+
+
+def documents(texts: list[str]) -> Any:
+    return [of("haystack.Document")(content=text) for text in texts]
+
+
 # -- vectors -----------------------------------------------------------------------------------------------------
 
 
 def openai(url: str) -> Any:
-    from openai import OpenAI
-
-    client = OpenAI(base_url=f"{url}/v1", api_key=KEY)
+    client = of("openai.OpenAI")(base_url=f"{url}/v1", api_key=KEY)
     assert [each.id for each in client.models.list()] == [MODEL, SPARSE, LATE, RERANKER]
     assert client.models.retrieve(RERANKER).id == RERANKER
     return [each.embedding for each in client.embeddings.create(model=MODEL, input=TEXTS).data]
 
 
-def langchain_openai(url: str) -> Any:
-    from langchain_openai import OpenAIEmbeddings
-
-    return OpenAIEmbeddings(base_url=f"{url}/v1", api_key=KEY, model=MODEL, **TOLD["langchain_openai"]).embed_documents(
-        TEXTS
-    )
-
-
-def llama_index_tei(url: str) -> Any:
-    from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
-
-    return TextEmbeddingsInference(model_name=MODEL, base_url=url).get_text_embedding_batch(TEXTS)
-
-
-def llama_index_openai_like(url: str) -> Any:
-    from llama_index.embeddings.openai_like import OpenAILikeEmbedding
-
-    return OpenAILikeEmbedding(model_name=MODEL, api_base=f"{url}/v1", api_key=KEY).get_text_embedding_batch(TEXTS)
-
-
-def litellm_openai(url: str) -> Any:
-    import litellm
-
-    found = litellm.embedding(f"openai/{MODEL}", TEXTS, api_base=f"{url}/v1", api_key=KEY)
+def litellm(url: str) -> Any:
+    found = of("litellm.embedding")(f"openai/{MODEL}", TEXTS, api_base=f"{url}/v1", api_key=KEY)
     return [each["embedding"] for each in found.data]
 
 
-def chroma_openai(url: str) -> Any:
-    from chromadb.utils.embedding_functions import OpenAIEmbeddingFunction
-
-    return OpenAIEmbeddingFunction(api_base=f"{url}/v1", api_key=KEY, model_name=MODEL)(TEXTS)
-
-
-def chroma_tei(url: str) -> Any:
-    from chromadb.utils.embedding_functions import HuggingFaceEmbeddingServer
-
-    return HuggingFaceEmbeddingServer(url=f"{url}/embed")(TEXTS)
-
-
-def haystack_openai(url: str) -> Any:
-    from haystack.components.embedders import OpenAIDocumentEmbedder, OpenAITextEmbedder
-
-    options = dict(api_key=_secret(), model=MODEL, api_base_url=f"{url}/v1")
-    return _of_haystack(OpenAITextEmbedder(**options), OpenAIDocumentEmbedder(**options))
-
-
-def haystack_tei(url: str) -> Any:
-    from haystack_integrations.components.embedders import huggingface_api as of
-
-    options = dict(api_type="text_embeddings_inference", api_params={"url": url}, token=_secret())
-    return _of_haystack(of.HuggingFaceAPITextEmbedder(**options), of.HuggingFaceAPIDocumentEmbedder(**options))
-
-
-def haystack_jina(url: str) -> Any:
-    from haystack_integrations.components.embedders import jina
-
-    options = dict(api_key=_secret(), model=MODEL, base_url=f"{url}/v1/embeddings")
-    return _of_haystack(jina.JinaTextEmbedder(**options), jina.JinaDocumentEmbedder(**options))
-
-
-def _secret() -> Any:
-    from haystack.utils import Secret
-
-    return Secret.from_token(KEY)
-
-
-def _documents(texts: list[str]) -> Any:
-    from haystack import Document
-
-    return [Document(content=text) for text in texts]
-
-
-def _of_haystack(alone: Any, many: Any) -> Any:
-    rest = many.run(_documents(TEXTS[1:]))["documents"]
+def haystack(kind: str, **options: Any) -> Any:
+    """By its two components of a kind: one text alone, and the others."""
+    alone, many = (of(f"{kind}{each}Embedder")(**options) for each in ("Text", "Document"))
+    rest = many.run(documents(TEXTS[1:]))["documents"]
     return [alone.run(TEXTS[0])["embedding"], *(each.embedding for each in rest)]
 
 
-OF_VECTORS: tuple[Callable[[str], Any], ...] = (
-    openai, langchain_openai, llama_index_tei, llama_index_openai_like, litellm_openai, chroma_openai, chroma_tei,
-    haystack_openai, haystack_tei, haystack_jina,
-)  # fmt: skip
+HAYSTACK = "haystack_integrations.components"
+OF_VECTORS: dict[str, Callable[[str], Any]] = {
+    "openai": openai,
+    "langchain_openai": lambda url: of("langchain_openai.OpenAIEmbeddings")(
+        base_url=f"{url}/v1", api_key=KEY, model=MODEL, **TOLD["langchain_openai"]
+    ).embed_documents(TEXTS),
+    "llama_index_tei": lambda url: of("llama_index.embeddings.text_embeddings_inference.TextEmbeddingsInference")(
+        model_name=MODEL, base_url=url
+    ).get_text_embedding_batch(TEXTS),
+    "llama_index_openai_like": lambda url: of("llama_index.embeddings.openai_like.OpenAILikeEmbedding")(
+        model_name=MODEL, api_base=f"{url}/v1", api_key=KEY
+    ).get_text_embedding_batch(TEXTS),
+    "litellm_openai": litellm,
+    "chroma_openai": lambda url: of("chromadb.utils.embedding_functions.OpenAIEmbeddingFunction")(
+        api_base=f"{url}/v1", api_key=KEY, model_name=MODEL
+    )(TEXTS),
+    "chroma_tei": lambda url: of("chromadb.utils.embedding_functions.HuggingFaceEmbeddingServer")(
+        url=f"{url}/embed"
+    )(TEXTS),
+    "haystack_openai": lambda url: haystack(
+        "haystack.components.embedders.OpenAI", api_key=secret(), model=MODEL, api_base_url=f"{url}/v1"
+    ),
+    "haystack_tei": lambda url: haystack(
+        f"{HAYSTACK}.embedders.huggingface_api.HuggingFaceAPI",
+        api_type="text_embeddings_inference", api_params={"url": url}, token=secret(),
+    ),
+    "haystack_jina": lambda url: haystack(
+        f"{HAYSTACK}.embedders.jina.Jina", api_key=secret(), model=MODEL, base_url=f"{url}/v1/embeddings"
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("client", OF_VECTORS)
-def test_a_client_gets_the_vectors_of_encode(client: Callable[[str], Any], service: Service) -> None:
-    found = np.array(client(service.url))
+def test_a_client_gets_the_vectors_of_encode(client: str, service: Service) -> None:
+    found = np.array(OF_VECTORS[client](service.url))
     assert found.shape == service.vectors.shape
     assert np.abs(found - service.vectors).max() <= CLOSE
 
@@ -193,39 +168,19 @@ def test_openais_client_in_javascript(service: Service, tmp_path: Path) -> None:
 
 
 def test_haystacks_client_gets_the_sparse_vectors_of_encode_sparse(service: Service) -> None:
-    from haystack_integrations.components.embedders import huggingface_api as of
-
-    encoder = minibert.load_encoder(REFERENCE / SPARSE)
-    found = [
-        of.HuggingFaceTEISparseTextEmbedder(api_base_url=service.url, token=_secret()).run(DOCUMENTS[0])[
-            "sparse_embedding"
-        ]
-    ]
-    many = of.HuggingFaceTEISparseDocumentEmbedder(api_base_url=service.url, token=_secret()).run(
-        _documents(DOCUMENTS[1:])
-    )
-    found += [each.sparse_embedding for each in many["documents"]]
-    for each, want in zip(found, encoder.encode_sparse(DOCUMENTS), strict=True):
+    kind, options = f"{HAYSTACK}.embedders.huggingface_api.HuggingFaceTEISparse", {"api_base_url": service.url}
+    alone, many = (of(f"{kind}{each}Embedder")(**options, token=secret()) for each in ("Text", "Document"))
+    rest = many.run(documents(DOCUMENTS[1:]))["documents"]
+    found = [alone.run(DOCUMENTS[0])["sparse_embedding"], *(each.sparse_embedding for each in rest)]
+    wanted = minibert.load_encoder(REFERENCE / SPARSE).encode_sparse(DOCUMENTS)
+    for each, want in zip(found, wanted, strict=True):
         assert each.indices == want.ids.tolist()
         assert np.abs(np.array(each.values) - want.weights).max() <= OF_SPARSE
 
 
-def test_langchains_token_ids_are_refused_in_words(service: Service) -> None:
-    """Why `TOLD` tells it to send texts: those ids are of OpenAI's vocabulary."""
-    import openai
-    from langchain_openai import OpenAIEmbeddings
-
-    with pytest.raises((openai.BadRequestError, ValueError, OSError)) as error:
-        OpenAIEmbeddings(base_url=f"{service.url}/v1", api_key=KEY, model=MODEL).embed_query("a")
-    if isinstance(error.value, openai.BadRequestError):  # else its tokenizer could not be fetched
-        assert "check_embedding_ctx_length=False" in str(error.value)
-
-
 def test_huggingface_hubs_client_gets_the_likeliest_label(service: Service) -> None:
     """It sends `parameters`, though it has none."""
-    from huggingface_hub import InferenceClient
-
-    found = InferenceClient(f"{service.url}/predict").text_classification(DOCUMENTS[0])
+    found = of("huggingface_hub.InferenceClient")(f"{service.url}/predict").text_classification(DOCUMENTS[0])
     (want,) = minibert.load_encoder(REFERENCE / RERANKER).classify(DOCUMENTS[0])
     assert (found.label, abs(found.score - want.probability) <= CLOSE) == (want.label, True)
 
@@ -233,98 +188,67 @@ def test_huggingface_hubs_client_gets_the_likeliest_label(service: Service) -> N
 # -- scores: the number of each document, by its index -------------------------------------------------------------
 
 
-def cohere_v1(url: str) -> Any:
-    import cohere
+def cohere(client: str, **options: Any) -> Callable[[str], Any]:
+    def ask(url: str) -> Any:
+        made = of(f"cohere.{client}")(KEY, base_url=url)
+        found = made.rerank(model=RERANKER, query=QUERY, documents=DOCUMENTS, **options)
+        return {each.index: each.relevance_score for each in found.results}
 
-    found = cohere.Client(KEY, base_url=url).rerank(model=RERANKER, query=QUERY, documents=DOCUMENTS)
-    return {each.index: each.relevance_score for each in found.results}
+    return ask
 
 
-def cohere_v2(url: str) -> Any:
-    import cohere
+def of_litellm(model: str, route: str = "") -> Callable[[str], Any]:
+    def ask(url: str) -> Any:
+        found = of("litellm.rerank")(f"{model}/{RERANKER}", QUERY, DOCUMENTS, api_base=url + route, api_key=KEY)
+        return {each["index"]: each["relevance_score"] for each in found.results}
 
-    client = cohere.ClientV2(KEY, base_url=url)
-    found = client.rerank(model=RERANKER, query=QUERY, documents=DOCUMENTS, max_tokens_per_doc=4096, priority=1)
-    return {each.index: each.relevance_score for each in found.results}
+    return ask
 
 
 def langchain_cohere(url: str) -> Any:
-    from langchain_cohere import CohereRerank
-
-    found = CohereRerank(base_url=url, cohere_api_key=KEY, model=RERANKER).rerank(DOCUMENTS, QUERY)
-    return {each["index"]: each["relevance_score"] for each in found}
+    client = of("langchain_cohere.CohereRerank")(base_url=url, cohere_api_key=KEY, model=RERANKER)
+    return {each["index"]: each["relevance_score"] for each in client.rerank(DOCUMENTS, QUERY)}
 
 
-def llama_index_tei_rerank(url: str) -> Any:
-    from llama_index.postprocessor.tei_rerank import TextEmbeddingInference
-
-    return _of_llama_index(TextEmbeddingInference(base_url=url))
-
-
-def llama_index_jina(url: str) -> Any:
-    from llama_index.postprocessor.jinaai_rerank import JinaRerank
-
-    return _of_llama_index(JinaRerank(base_url=f"{url}/v1", api_key=KEY, model=RERANKER, top_n=len(DOCUMENTS)))
+def llama_index(kind: str, **options: Any) -> Any:
+    schema = importlib.import_module("llama_index.core.schema")
+    nodes = [schema.TextNode(text=text, id_=str(i)) for i, text in enumerate(DOCUMENTS)]
+    nodes = [schema.NodeWithScore(node=node) for node in nodes]
+    found = of(f"llama_index.postprocessor.{kind}")(**options).postprocess_nodes(nodes, schema.QueryBundle(QUERY))
+    return {int(each.node.node_id): each.score for each in found}
 
 
-def _of_llama_index(reranker: Any) -> Any:
-    from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
-
-    nodes = [NodeWithScore(node=TextNode(text=text, id_=str(i))) for i, text in enumerate(DOCUMENTS)]
-    return {int(each.node.node_id): each.score for each in reranker.postprocess_nodes(nodes, QueryBundle(QUERY))}
-
-
-def _of_litellm(model: str, base: str) -> Any:
-    import litellm
-
-    found = litellm.rerank(f"{model}/{RERANKER}", QUERY, DOCUMENTS, api_base=base, api_key=KEY)
-    return {each["index"]: each["relevance_score"] for each in found.results}
-
-
-def litellm_cohere(url: str) -> Any:
-    return _of_litellm("cohere", url)
-
-
-def litellm_jina(url: str) -> Any:
-    return _of_litellm("jina_ai", f"{url}/v1/rerank")
-
-
-def litellm_tei(url: str) -> Any:
-    return _of_litellm("huggingface", f"{url}/rerank")
-
-
-def haystack_cohere(url: str) -> Any:
-    from haystack_integrations.components.rankers.cohere import CohereRanker
-
-    return _ranked_by_haystack(CohereRanker(api_key=_secret(), model=RERANKER, api_base_url=url))
-
-
-def haystack_jina_ranker(url: str) -> Any:
-    from haystack_integrations.components.rankers.jina import JinaRanker
-
-    return _ranked_by_haystack(JinaRanker(api_key=_secret(), model=RERANKER, base_url=f"{url}/v1/rerank"))
-
-
-def haystack_tei_ranker(url: str) -> Any:
-    from haystack_integrations.components.rankers.huggingface_api import HuggingFaceTEIRanker
-
-    return _ranked_by_haystack(HuggingFaceTEIRanker(url=url, token=_secret()))
-
-
-def _ranked_by_haystack(ranker: Any) -> Any:
-    found = ranker.run(query=QUERY, documents=_documents(DOCUMENTS))["documents"]
+def ranked_by_haystack(kind: str, **options: Any) -> Any:
+    found = of(f"{HAYSTACK}.rankers.{kind}")(**options).run(query=QUERY, documents=documents(DOCUMENTS))["documents"]
     return {DOCUMENTS.index(each.content): each.score for each in found}
 
 
-OF_SCORES: tuple[Callable[[str], Any], ...] = (
-    cohere_v1, cohere_v2, langchain_cohere, llama_index_tei_rerank, llama_index_jina,
-    litellm_cohere, litellm_jina, litellm_tei, haystack_cohere, haystack_jina_ranker, haystack_tei_ranker,
-)  # fmt: skip
+OF_SCORES: dict[str, Callable[[str], Any]] = {
+    "cohere_v1": cohere("Client"),
+    "cohere_v2": cohere("ClientV2", max_tokens_per_doc=4096, priority=1),
+    "langchain_cohere": langchain_cohere,
+    "llama_index_tei": lambda url: llama_index("tei_rerank.TextEmbeddingInference", base_url=url),
+    "llama_index_jina": lambda url: llama_index(
+        "jinaai_rerank.JinaRerank", base_url=f"{url}/v1", api_key=KEY, model=RERANKER, top_n=len(DOCUMENTS)
+    ),
+    "litellm_cohere": of_litellm("cohere"),
+    "litellm_jina": of_litellm("jina_ai", "/v1/rerank"),
+    "litellm_tei": of_litellm("huggingface", "/rerank"),
+    "haystack_cohere": lambda url: ranked_by_haystack(
+        "cohere.CohereRanker", api_key=secret(), model=RERANKER, api_base_url=url
+    ),
+    "haystack_jina": lambda url: ranked_by_haystack(
+        "jina.JinaRanker", api_key=secret(), model=RERANKER, base_url=f"{url}/v1/rerank"
+    ),
+    "haystack_tei": lambda url: ranked_by_haystack(
+        "huggingface_api.HuggingFaceTEIRanker", url=url, token=secret()
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("client", OF_SCORES)
-def test_a_client_gets_the_scores_of_predict(client: Callable[[str], Any], service: Service) -> None:
-    found = client(service.url)
+def test_a_client_gets_the_scores_of_predict(client: str, service: Service) -> None:
+    found = OF_SCORES[client](service.url)
     best = {int(i): service.scores[i] for i in np.argsort(-service.scores)}  # some give the best ones alone
     assert list(found) == list(best)[: len(found)] and len(found) >= 2
     assert max(abs(found[i] - best[i]) for i in found) <= CLOSE
@@ -332,17 +256,13 @@ def test_a_client_gets_the_scores_of_predict(client: Callable[[str], Any], servi
 
 def test_clients_read_which_texts_were_truncated(service: Service) -> None:
     """OpenAI's and Cohere's clients keep a field that they do not know; TEI's list stays a list."""
-    from cohere import ClientV2
-    from huggingface_hub import InferenceClient
-    from openai import OpenAI
-
     long = "clouds " * 300
-    with OpenAI(base_url=f"{service.url}/v1", api_key=KEY) as client:
+    with of("openai.OpenAI")(base_url=f"{service.url}/v1", api_key=KEY) as client:
         extra = client.embeddings.create(model=MODEL, input=["we", long]).model_extra
     left_out = 300 + 2 - 256  # of MiniLM
     assert extra is not None and extra["truncated_texts"] == [{"index": 1, "tokens_left_out": left_out}]
-    with ClientV2(KEY, base_url=service.url) as cohere:
-        ranking: Any = cohere.rerank(model=RERANKER, query="we", documents=["we", long])
+    with of("cohere.ClientV2")(KEY, base_url=service.url) as client:
+        ranking = client.rerank(model=RERANKER, query="we", documents=["we", long])
     assert [each["index"] for each in ranking.truncated_texts] == [1]
-    with InferenceClient(base_url=service.url) as tei:
+    with of("huggingface_hub.InferenceClient")(base_url=service.url) as tei:
         assert tei.feature_extraction(long).shape == (1, 384)

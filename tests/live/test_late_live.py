@@ -48,8 +48,8 @@ def compare(theirs: Any, ours: minibert.Encoder, texts: list[str]) -> None:
 def keys() -> list[tuple[str, str, str]]:
     """Every setting of every folder that may be left out."""
     kept = {"modules.json", "calls.json", "config.json", "tokenizer.json", "tokenizer_config.json"}
-    needed = {"in_features", "out_features", "bias", "module_input_name", "model_type", "activation_function"}
-    needed |= {"module_output_name"}  # of a transformer: without it theirs is not loaded
+    needed = {"in_features", "out_features", "bias", "module_input_name", "model_type", "activation_function",
+              "module_output_name"}  # without that of a transformer theirs is not loaded  # fmt: skip
     found = []
     for name in FOLDERS:
         for path in sorted((REFERENCE / name).rglob("*")):
@@ -61,9 +61,7 @@ def keys() -> list[tuple[str, str, str]]:
 
 
 FILES = [  # left out, where the folder is still one of late interaction
-    (name, file, None) for name in ("late-fixed", "late-pylate", "late-stanford")
-    for file in (SETTINGS, TRANSFORMER, "artifact.metadata")
-    if (REFERENCE / name / file).exists() and (name, file) not in (("late-pylate", SETTINGS), ("late-fixed", SETTINGS))
+    ("late-fixed", TRANSFORMER, None), ("late-pylate", TRANSFORMER, None), ("late-stanford", "artifact.metadata", None),
 ]  # fmt: skip
 LEAST = {"strategy": "min", "length": 5}
 ODD: list[tuple[str, str, Any]] = [
@@ -113,8 +111,7 @@ def test_every_row_of_blocks(tmp_path: Path, name: str, attend: bool) -> None:
     from sentence_transformers.base.modules import Normalize, Transformer
     from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
-    folder = encoders.write(tmp_path / "transformer", name)
-    write_wordpiece(folder)
+    folder = write_wordpiece(encoders.write(tmp_path / "transformer", name))
     special = {f"{each}_token": f"[{each.upper()}]" for each in ("pad", "unk", "cls", "sep", "mask")}
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 20, **special}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from in_browser import CONTRAST, lowest_contrast, patient, went
+from in_browser import SENTENCE, choose, fits_and_is_readable, numbers, patient, rows, went
 from served import live_served
 
 import minibert
@@ -27,7 +27,7 @@ SMALL_GPT2 = Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words"
 # tables and squares of which a part is hidden on a desk
 CUT = """[...document.querySelectorAll(".wide, .scrolled")].filter((e) => e.scrollWidth > e.clientWidth)
     .map((e) => e.ariaLabel)"""
-SENTENCE = "The bank of the river was muddy"
+DESK = {"color_scheme": "light", "viewport": {"width": 1280, "height": 800}}
 
 
 class Tab:
@@ -51,7 +51,12 @@ class Tab:
         assert found
         return found[found.re.groups]
 
+    def is_off(self) -> bool:
+        """One switch alone."""
+        return bool(self.tab.locator("[role=switch][aria-checked=false]").count() == 1)
+
     def close(self) -> None:
+        fits_and_is_readable(self.tab)
         self.context.close()
         assert self.complaints == []
 
@@ -79,10 +84,8 @@ def likeliest(encoder: Encoder, found: Array) -> str:
 
 def test_by_keyboard_on_a_desk(browser: Any, gpt2: tuple[Encoder, str], tmp_path: Path) -> None:
     encoder, url = gpt2
-    viewport = {"width": 1280, "height": 800}
-    with closing(Tab(browser, url, color_scheme="light", viewport=viewport, accept_downloads=True)) as tab:
+    with closing(Tab(browser, url, **DESK, accept_downloads=True)) as tab:
         tab.says("#nownow", likeliest(encoder, chances(encoder, "wonderfu")))
-        assert tab.evaluate("document.documentElement.scrollWidth") == 1280
         assert tab.evaluate(CUT) == []
         positions = [str(i) for i in range(9)]
         for side in ("above", "beside"):
@@ -97,10 +100,11 @@ def test_by_keyboard_on_a_desk(browser: Any, gpt2: tuple[Encoder, str], tmp_path
         without = chances(encoder, "wonderfu", minibert.knock_out(encoder, heads=[(1, 0)]))
         tab.says("#changed", "head 0 of block 1 is off")
         tab.says("#nownow", likeliest(encoder, without))
-        rows = [row.locator("th, td").all_inner_texts() for row in tab.locator("#changes tbody tr").all()]
-        for name, *numbers in ([part.strip() for part in row] for row in rows):
-            i, before = encoder.embeddings.tokenizer.id_of(name), chances(encoder, "wonderfu")
-            assert numbers[:2] == [f"{100 * before[i]:.2f}\u00a0%", f"{100 * without[i]:.2f}\u00a0%"]
+        before = chances(encoder, "wonderfu")
+        for name, *line in rows(tab, "#changes"):
+            i = encoder.embeddings.tokenizer.id_of(name.strip())
+            wanted = [f"{100 * found[i]:.2f}\u00a0%" for found in (before, without)]
+            assert [part.strip() for part in line[:2]] == wanted
         switch = tab.locator("[role=switch][aria-label='head 0 of block 1']")
         assert switch.get_attribute("aria-checked") == "false"
         assert tab.evaluate("document.activeElement.ariaLabel") == "head 0 of block 1", "the focus stays"
@@ -111,7 +115,7 @@ def test_by_keyboard_on_a_desk(browser: Any, gpt2: tuple[Encoder, str], tmp_path
         tab.locator("#replacement").fill("t")
         tab.keyboard.press("Enter")
         tab.says("#changed", "token 1 is now t")
-        tab.locator("fieldset input[value='8']").check(force=True)
+        choose(tab, 8)
         both = chances(encoder, "wonderfu", minibert.knock_out(encoder, heads=[(1, 0)]), (1, "t"))
         tab.says("#nownow", likeliest(encoder, both))
         # a cell, number by number
@@ -121,14 +125,13 @@ def test_by_keyboard_on_a_desk(browser: Any, gpt2: tuple[Encoder, str], tmp_path
         tab.keyboard.press("ArrowLeft")
         tab.locator("#livecell summary").focus()
         tab.keyboard.press("Enter")
-        key = int(
-            tab.says("#cellsaid", r"Block 1, head 2: the query of “u” \(token 8\) and the key of “.+” \(token (\d)\)")
-        )
+        said = r"Block 1, head 2: the query of “u” \(token 8\) and the key of “.+” \(token (\d)\)"
+        key = int(tab.says("#cellsaid", said))
         batch = encoder.tokenize("wonderfu")
         batch["input_ids"][0, 1] = encoder.embeddings.tokenizer.id_of("t")
         trace = encoder.trace(**batch, change=minibert.knock_out(encoder, heads=[(1, 0)]))
         q, k, _ = (x.reshape(9, 4, 16)[:, 2] for x in np.split(trace["h.1.attn.c_attn"][0], 3, axis=-1))
-        shown = [float(text) for text in tab.locator("#celldot td:last-child").all_inner_texts()]
+        shown = numbers(tab, "#celldot td:last-child")
         assert np.allclose(shown, q[8] * k[key], rtol=1e-4, atol=1e-5)
         assert float(tab.says("#cellsum", r"score = .* = (\S+)\. The")) == pytest.approx(q[8] @ k[key] / 4, rel=1e-4)
         weight = trace["attentions.1"][0, 2, 8, key]
@@ -138,18 +141,17 @@ def test_by_keyboard_on_a_desk(browser: Any, gpt2: tuple[Encoder, str], tmp_path
             tab.locator("#save").press("Enter")
         download.value.save_as(tmp_path / "saved.html")
         line = tab.locator("#nownow").inner_text()
-    with closing(Tab(browser, (tmp_path / "saved.html").as_uri(), viewport=viewport)) as tab:
+    with closing(Tab(browser, (tmp_path / "saved.html").as_uri(), **DESK)) as tab:
         assert tab.locator("#nownow").inner_text() == line
         assert "token 1 is now t" in tab.locator("#changed").inner_text()
-        assert tab.locator("#typed").is_disabled() and switch_is_off(tab)
-        again = [float(text) for text in tab.locator("#celldot td:last-child").all_inner_texts()]
-        assert again == shown
+        assert tab.locator("#typed").is_disabled() and tab.is_off()
+        assert np.array_equal(numbers(tab, "#celldot td:last-child"), shown)
 
 
 def test_a_term_is_taken_out_of_block_0(browser: Any, gpt2: tuple[Encoder, str]) -> None:
     encoder, url = gpt2
     terms = terms_of(encoder, encoder.tokenize("wonderfu"))
-    with closing(Tab(browser, url, color_scheme="light", viewport={"width": 1280, "height": 800})) as tab:
+    with closing(Tab(browser, url, **DESK)) as tab:
         shown = tab.locator("#terms .switch").all_inner_texts()
         shares = shares_of(encoder, terms)
         assert shown == [f"{round(100 * share)}\u00a0%" for share in shares.mean(axis=-1).ravel()]
@@ -162,33 +164,24 @@ def test_a_term_is_taken_out_of_block_0(browser: Any, gpt2: tuple[Encoder, str])
         tab.says("#changed", "block 0's scores are without the query's position with the key's position")
         left = {encoder.stack.blocks[0].attention.scores: lambda scores: scores - terms[1, 1].astype(np.float32)}
         tab.says("#nownow", likeliest(encoder, chances(encoder, "wonderfu", left)))
-        assert switch_is_off(tab) and tab.evaluate("document.documentElement.scrollWidth") == 1280
+        assert tab.is_off()
         tab.locator("#changed button").click()
         tab.says("#nownow", likeliest(encoder, chances(encoder, "wonderfu")))
-        assert not switch_is_off(tab)
-
-
-def switch_is_off(tab: Tab) -> bool:
-    return bool(tab.locator("[role=switch][aria-checked=false]").count() == 1)
+        assert not tab.is_off()
 
 
 def test_by_touch_in_the_dark(browser: Any, gpt2: tuple[Encoder, str]) -> None:
     encoder, url = gpt2
     narrow = {"viewport": {"width": 390, "height": 800}, "has_touch": True, "color_scheme": "dark"}
     with closing(Tab(browser, url, **narrow)) as tab:
-        assert tab.evaluate("document.documentElement.scrollWidth") == 390
         tab.locator("#second summary").tap()
         tab.locator("#typedbeside").fill("beautifu")
         tab.says("#beside", "The other text: beautifu")
         tab.locator("#patchblock").select_option("2")
         tab.locator("#patch button").tap()
         tab.says("#changed", "stream before block 2: token 8, u has the value of token 8, u of the second text")
-        theirs = encoder.trace(**encoder.tokenize("beautifu"))["hidden_states.2"]
-
-        def put(values: Array) -> Array:
-            values[0, 8] = theirs[0, 8]
-            return values
-
+        states = [encoder.trace(**encoder.tokenize(text))["hidden_states.2"] for text in ("wonderfu", "beautifu")]
+        put = np.where(np.arange(9)[:, None] == 8, *reversed(states))
         tab.says("#nownow", likeliest(encoder, chances(encoder, "wonderfu", {"hidden_states.2": put})))
         tab.locator("#undo").tap()
         tab.says("#changed", "nothing")
@@ -203,13 +196,13 @@ def test_by_touch_in_the_dark(browser: Any, gpt2: tuple[Encoder, str]) -> None:
         tab.locator("#mapit").tap()
         tab.says("#mapsaid", "l at token 8: probability 0.806, in the second text 0.00142")
         found = patching_map(encoder, "wonderfu", "wonderou").shares
-        rows = [row.locator("th, td").all_inner_texts() for row in tab.locator("#map tbody tr").all()]
-        assert [row[0] for row in rows] == ["before block 0", "before block 1", "before block 2", "after the last"]
-        assert np.abs(np.array([row[1:] for row in rows], float) - found).max() <= 0.0051
+        names, *shares = zip(*rows(tab, "#map"), strict=True)
+        assert list(names) == ["before block 0", "before block 1", "before block 2", "after the last"]
+        assert np.abs(np.array(shares, float).T - found).max() <= 0.0051
         assert tab.locator("#map thead th").all_inner_texts()[-2:] == ["f | o", "u"]
-        tab.locator("fieldset input[value='7']").check(force=True)
+        choose(tab, 7)
         tab.wait_for_function("!document.querySelector('#map td')")  # it was another token's
-        tab.locator("fieldset input[value='8']").check(force=True)
+        choose(tab, 8)
         # top-k 1 leaves the likeliest
         tab.locator("#topk").fill("1")
         assert tab.says("#sampled", r"chosen: (\w+) \(100.00\u00a0%\); 1 of the words") == "l"
@@ -222,9 +215,6 @@ def test_by_touch_in_the_dark(browser: Any, gpt2: tuple[Encoder, str]) -> None:
         tab.says("#trouble", "16")
         assert [told for told in tab.complaints if "status of 400" not in told] == []  # Chromium's own line
         tab.complaints.clear()
-        contrast, element = lowest_contrast(tab)
-        assert contrast >= CONTRAST, element
-        assert tab.evaluate("document.documentElement.scrollWidth") == 390
         tree = tab.locator("body").aria_snapshot()
         for name in ('textbox "Text"', 'slider "temperature"', 'switch "head 2 of block 1"', 'switch "block 0"',
                      'switch "feed-forward of block 2"', 'button "look at head 3 of block 0: looks like'):  # fmt: skip
@@ -250,10 +240,8 @@ def test_a_model_without_a_head_and_its_kinds(browser: Any, minilm: Path) -> Non
             share = float(tab.says("#kindwork", r"head 2 of block 0: previous token (\d\.\d\d)"))
             assert share == pytest.approx(np.mean([own[i, i - 1] for i in range(2, 9)]), abs=0.0051) and share > 0.9
             tab.locator("[role=switch][aria-label='block 3']").click()
-            moved = encoder(**encoder.tokenize(SENTENCE), change=minibert.knock_out(encoder, blocks=[3]))[0].mean(
-                axis=0
-            )
-            usual = trace["hidden_states.6"][0].mean(axis=0)
+            without = encoder(**encoder.tokenize(SENTENCE), change=minibert.knock_out(encoder, blocks=[3]))
+            moved, usual = (states[0].mean(axis=0) for states in (without, trace["hidden_states.6"]))
             cosine = moved @ usual / np.linalg.norm(moved) / np.linalg.norm(usual)
             tab.says("#changed", "block 3 is off")
             assert float(tab.says("#nohead", r"cosine (\d\.\d{6}) ")) == pytest.approx(cosine, abs=2e-6)

@@ -31,21 +31,19 @@ WRITES = {
 }  # fmt: skip
 # of every setting of `generate` a value that is not the usual one
 ODD: dict[str, Any] = {
-    "num_beams": 3, "no_repeat_ngram_size": 1, "min_length": 30, "min_new_tokens": 5,
-    "suppress_tokens": [*range(9, 200)],
-    "begin_suppress_tokens": [*range(9, 200)], "bad_words_ids": [[i] for i in range(9, 200)],
-    "sequence_bias": [[[9], 99.0]], "forced_bos_token_id": 9, "forced_eos_token_id": 9,
-    "exponential_decay_length_penalty": [3, 1.5], "repetition_penalty": 5.0, "encoder_repetition_penalty": 9.0,
-    "encoder_no_repeat_ngram_size": 1,
-    "guidance_scale": 1.5, "watermarking_config": {"bias": 9.0}, "penalty_alpha": 0.6, "dola_layers": "low",
-    "constraints": [1], "force_words_ids": [[9]], "token_healing": True, "max_time": 0.0, "stop_strings": ["e"],
-    "num_return_sequences": 2, "use_mtp": True, "assistant_early_exit": 1, "is_assistant": True,
-    "do_sample": True, "temperature": 0.5, "top_k": 3, "top_p": 0.4, "min_p": 0.3, "typical_p": 0.4, "top_h": 0.5,
-    "epsilon_cutoff": 0.3, "eta_cutoff": 0.3, "early_stopping": True, "length_penalty": 2.0, "max_length": 5,
-    "max_new_tokens": 3, "remove_invalid_values": True, "num_beam_groups": 2, "diversity_penalty": 0.5,
-    "prompt_lookup_num_tokens": 3, "renormalize_logits": True, "use_cache": False, "cache_implementation": "hybrid",
-    "output_scores": True, "low_memory": True, "assistant_confidence_threshold": 0.5, "bos_token_id": 3,
-    "pad_token_id": 4, "decoder_start_token_id": 4, "no_such_key": 3, "transformers_version": "4.1.0",
+    "num_beams": 3, "no_repeat_ngram_size": 1, "min_length": 30, "min_new_tokens": 5, "is_assistant": True,
+    "suppress_tokens": [*range(9, 200)], "begin_suppress_tokens": [*range(9, 200)], "use_mtp": True,
+    "bad_words_ids": [[i] for i in range(9, 200)], "sequence_bias": [[[9], 99.0]], "forced_bos_token_id": 9,
+    "forced_eos_token_id": 9, "exponential_decay_length_penalty": [3, 1.5], "repetition_penalty": 5.0,
+    "encoder_repetition_penalty": 9.0, "encoder_no_repeat_ngram_size": 1, "guidance_scale": 1.5, "constraints": [1],
+    "watermarking_config": {"bias": 9.0}, "penalty_alpha": 0.6, "dola_layers": "low", "force_words_ids": [[9]],
+    "token_healing": True, "max_time": 0.0, "stop_strings": ["e"], "num_return_sequences": 2, "top_h": 0.5,
+    "assistant_early_exit": 1, "do_sample": True, "temperature": 0.5, "top_k": 3, "top_p": 0.4, "min_p": 0.3,
+    "typical_p": 0.4, "epsilon_cutoff": 0.3, "eta_cutoff": 0.3, "early_stopping": True, "length_penalty": 2.0,
+    "max_length": 5, "max_new_tokens": 3, "remove_invalid_values": True, "num_beam_groups": 2, "pad_token_id": 4,
+    "diversity_penalty": 0.5, "prompt_lookup_num_tokens": 3, "renormalize_logits": True, "use_cache": False,
+    "cache_implementation": "hybrid", "output_scores": True, "low_memory": True, "bos_token_id": 3, "no_such_key": 3,
+    "assistant_confidence_threshold": 0.5, "decoder_start_token_id": 4, "transformers_version": "4.1.0",
     "_from_model_config": True,
 }  # fmt: skip
 TEXTS = ["We lived above the {}", "{}", "{} {} the clouds, {}.", "the dog (we{}) lived"]
@@ -65,8 +63,9 @@ def made(folder: Path, model_type: str, tokenizer: str, auto: str, **changes: An
     sizes = {key: value for key, value in SIZES.items() if key in usual}
     if model_type == "gemma3_text":
         sizes["layer_types"] = ["sliding_attention", "full_attention"]
-    ids = {"pad_token_id": vocabulary(BASES[tokenizer]).index(p)} if (p := pad_of(tokenizer)) else {}
-    every = {**sizes, **ids, "vocab_size": len(vocabulary(BASES[tokenizer])), **changes}
+    words = vocabulary(BASES[tokenizer])
+    pads = [words.index(token) for token in BASES[tokenizer].special if "pad" in token.lower()]
+    every = {**sizes, **({"pad_token_id": pads[0]} if pads else {}), "vocab_size": len(words), **changes}
     model = getattr(transformers, auto).from_config(transformers.AutoConfig.for_model(model_type, **every)).eval()
     for parameter in model.parameters():
         parameter.data.copy_(torch.randn(parameter.shape) / 2)
@@ -74,10 +73,6 @@ def made(folder: Path, model_type: str, tokenizer: str, auto: str, **changes: An
     saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     word_models.tokenizer(folder, tokenizer, saved)
     return getattr(transformers, auto).from_pretrained(folder).eval()
-
-
-def pad_of(tokenizer: str) -> str | None:
-    return next((token for token in BASES[tokenizer].special if "pad" in token.lower()), None)
 
 
 @pytest.mark.parametrize("model_type", MASKED)
@@ -97,35 +92,29 @@ def test_words_for_a_mask(tmp_path: Path, model_type: str) -> None:
                 np.testing.assert_allclose(*scores, rtol=0, atol=SAME)
 
 
+def with_text(tokenizer: Any, text: str, begun: list[int], new: list[int]) -> str:
+    """Decoded together; `text-generation` decodes the new tokens alone, and Llama's lose their first space then."""
+    both, before = (tokenizer.decode(ids, skip_special_tokens=True) for ids in (begun + new, begun))
+    return str(text + both[len(before) :])
+
+
 @pytest.mark.parametrize("model_type", WRITES)
 def test_a_text_goes_on(tmp_path: Path, model_type: str) -> None:
     torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
     model = made(tmp_path, model_type, WRITES[model_type], "AutoModelForCausalLM", eos_token_id=None)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-
-    def with_text(begun: list[int], new: list[int]) -> str:
-        """Decoded together; `text-generation` decodes the new tokens alone, and Llama's lose their first space then."""
-        both, before = (tokenizer.decode(ids, skip_special_tokens=True) for ids in (begun + new, begun))
-        return str(text + both[len(before) :])
-
+    change_json(tmp_path / "generation_config.json", eos_token_id=None)
     for text in word_models.TEXTS:
         batch = tokenizer(text, return_tensors="pt")
         with torch.no_grad():
             shares = torch.softmax(model(**batch).logits[0, -1], -1).numpy()
             written = model.generate(**batch, do_sample=False, max_new_tokens=12, pad_token_id=0)[0].tolist()
-        begun = batch["input_ids"][0].tolist()
-        new, order = written[len(begun) :], np.argsort(-shares)[:9]
-        change_json(tmp_path / "generation_config.json", eos_token_id=None)
+        begun, order = batch["input_ids"][0].tolist(), np.argsort(-shares)[:9]
         with minibert.load_encoder(tmp_path) as encoder:
             found = encoder.next_words(text, k=9)
             assert [each["token"] for each in found] == order.tolist()
             np.testing.assert_allclose([each["score"] for each in found], shares[order], rtol=0, atol=SAME)
-            assert encoder.complete(text, tokens=12) == with_text(begun, new)
-        ends = [3, new[3]]
-        change_json(tmp_path / "generation_config.json", eos_token_id=ends)
-        until = next(i for i, token in enumerate(new) if token in ends)
-        with minibert.load_encoder(tmp_path) as encoder:
-            assert encoder.complete(text, tokens=12) == with_text(begun, new[:until])
+            assert encoder.complete(text, tokens=12) == with_text(tokenizer, text, begun, written[len(begun) :])
 
 
 @pytest.mark.parametrize(("model_type", "text"), [("qwen2", word_models.TEXTS[2]), ("llama", word_models.TEXTS[0])])
@@ -147,9 +136,9 @@ def test_what_generation_config_json_says(tmp_path: Path, model_type: str, text:
         return ids[len(begun) : -1 if ids[-1] in (end if isinstance(end, list) else [end]) else None]
 
     def follows(settings: dict[str, Any] | None) -> bool:
-        both, before = (tokenizer.decode(ids, skip_special_tokens=True) for ids in (begun + generated(settings), begun))
+        wanted = with_text(tokenizer, text, begun, generated(settings))
         with minibert.load_encoder(tmp_path) as encoder:
-            return bool(encoder.complete(text, tokens=12) == text + both[len(before) :])
+            return encoder.complete(text, tokens=12) == wanted
 
     plain = generated({})
     ends = list(dict.fromkeys(plain))[1:4]

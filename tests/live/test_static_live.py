@@ -51,68 +51,65 @@ def away(found: Array, want: Array) -> float:
     return float((np.abs(found.astype("f8") - want) / np.where(lengths == 0, 1, lengths)).max())
 
 
+def saved(folder: Path, vocabulary: Any, kind: str, rows: Array, **shared: Array) -> Any:
+    """A folder of model2vec with the rows in a format, and the model that it opens there."""
+    from model2vec import StaticModel
+
+    StaticModel(rows, vocabulary, normalize=True, **shared).save_pretrained(folder / "whole")
+    StaticModel.from_pretrained(folder / "whole", quantize_to=kind).save_pretrained(folder / "model")
+    return StaticModel.from_pretrained(folder / "model")
+
+
 @pytest.mark.parametrize("kind", ["float32", "float16", "int8"])
 @pytest.mark.parametrize("quantized", [False, True])
 def test_folders_of_model2vec(tmp_path: Path, minilm: Path, kind: str, quantized: bool) -> None:
     """A real vocabulary in each format; model2vec's own vectors of texts without the unknown token, not too long."""
-    from model2vec import StaticModel
-
     vocabulary = tokenizer(minilm)
     count = vocabulary.get_vocab_size()
-    shared: dict[str, Any] = {}
-    if quantized:  # as their `vocabulary_quantization` writes it
-        shared = {"token_mapping": np.arange(count) * 7 % 500, "weights": np.linspace(0.1, 2, count, dtype="f4")}
-    made = StaticModel(numbers(500 if quantized else count, 16), vocabulary, normalize=True, **shared)
-    made.save_pretrained(tmp_path / "whole")
-    StaticModel.from_pretrained(tmp_path / "whole", quantize_to=kind).save_pretrained(tmp_path / "model")
+    # as their `vocabulary_quantization` writes it
+    shared = {"token_mapping": np.arange(count) * 7 % 500, "weights": np.linspace(0.1, 2, count, dtype="f4")}
+    rows = numbers(500 if quantized else count, 16)
+    theirs = saved(tmp_path, vocabulary, kind, rows, **(shared if quantized else {}))
     texts, exact = many_texts(400), HALF if kind == "float16" else EXACT
     ours = minibert.load_encoder(tmp_path / "model")
     assert ours.max_seq_length == 512
     unknown = vocabulary.token_to_id("[UNK]")
     ids = [ours.embeddings.tokenizer.pieces(text) for text in texts]
     both = [i for i, own in enumerate(ids) if own and unknown not in own and len(own) <= 512 and len(texts[i]) < 600]
-    assert len(both) > 200
-    theirs = StaticModel.from_pretrained(tmp_path / "model")
-    assert away(ours.encode(texts)[both], theirs.encode(texts)[both]) <= exact
+    found, want = ours.encode(texts), theirs.encode(texts)
+    assert len(both) > 200 and away(found[both], want[both]) <= exact
     odd = [i for i, own in enumerate(ids) if unknown in own and len(set(own)) > 1]
-    assert away(ours.encode(texts)[odd], theirs.encode(texts)[odd]) > 0.01
+    assert away(found[odd], want[odd]) > 0.01
     if kind == "int8" and not quantized:  # with weights they become floats there
         with pytest.raises((RuntimeError, TypeError)):
             opened_there(tmp_path / "model")
         return
     some = [i for i, own in enumerate(ids) if own]
     want = np.asarray(opened_there(tmp_path / "model").encode(texts), "f4")
-    assert away(ours.encode(texts)[some], want[some]) <= (EXACT if quantized else exact)  # with weights in float32
+    assert away(found[some], want[some]) <= (EXACT if quantized else exact)  # with weights in float32
 
 
 @pytest.mark.parametrize(("kind", "bound"), [("f2", HALF), ("f4", EXACT)])
 def test_int8_rows_with_weights(tmp_path: Path, minilm: Path, kind: str, bound: float) -> None:
     """model2vec multiplies int8 rows in the weights' format; the products of float16 weights are rounded to it."""
-    from model2vec import StaticModel
-
     vocabulary = tokenizer(minilm)
     count = vocabulary.get_vocab_size()
-    weights = np.linspace(0.1, 2, count).astype(kind)
-    StaticModel(numbers(count, 16), vocabulary, normalize=True, weights=weights).save_pretrained(tmp_path / "whole")
-    StaticModel.from_pretrained(tmp_path / "whole", quantize_to="int8").save_pretrained(tmp_path / "model")
+    theirs = saved(tmp_path, vocabulary, "int8", numbers(count, 16), weights=np.linspace(0.1, 2, count).astype(kind))
     texts = ["we lived above the clouds", "the river and the bank", "a cat sleeps"]
-    ours, theirs = (load(tmp_path / "model") for load in (minibert.load_encoder, StaticModel.from_pretrained))
-    off = away(ours.encode(texts), theirs.encode(texts))
+    off = away(minibert.load_encoder(tmp_path / "model").encode(texts), theirs.encode(texts))
     assert off <= bound and (off > EXACT or kind == "f4")
 
 
 def test_a_folder_without_modules_json_is_model2vec_s(tmp_path: Path) -> None:
     from model2vec import StaticModel
 
-    for config in ({}, {"normalize": True}, {"normalize": False}):
-        folder = shutil.copytree(REFERENCE / "static-quantized", tmp_path / str(config))
+    texts = ["we lived above the clouds", "a b c", ""]
+    for config in ("{}", '{"normalize": true}', '{"normalize": false}'):
+        folder = shutil.copytree(REFERENCE / "static-quantized", tmp_path / config)
         (folder / "modules.json").unlink()
-        (folder / "config.json").write_text(str(config).replace("'", '"').replace("T", "t").replace("F", "f"))
-        texts = ["we lived above the clouds", "a b c", ""]
-        assert (
-            away(minibert.load_encoder(folder).encode(texts), StaticModel.from_pretrained(folder).encode(texts))
-            <= EXACT
-        )
+        (folder / "config.json").write_text(config, encoding="utf-8")
+        found, want = (load(folder).encode(texts) for load in (minibert.load_encoder, StaticModel.from_pretrained))
+        assert away(found, want) <= EXACT, config
 
 
 def test_truncation_on_both_sides(tmp_path: Path) -> None:
@@ -131,58 +128,30 @@ def test_truncation_on_both_sides(tmp_path: Path) -> None:
             assert away(ours.encode(texts), model.encode(texts)) <= EXACT and ours.max_seq_length == most
 
 
-@pytest.mark.parametrize("change", [{}, {"default_route": "query"}, {"default_route": None}])
-def test_routes_of_a_sparse_encoder(tmp_path: Path, change: dict[str, Any]) -> None:
-    """Each task's vectors, and those of a text without a task."""
-    folder = shutil.copytree(REFERENCE / "uses-sparse-router", tmp_path / "model")
-    router = json.loads((folder / "router_config.json").read_text(encoding="utf-8"))
-    router["parameters"] |= change
-    (folder / "router_config.json").write_text(json.dumps(router), encoding="utf-8")
-    texts, theirs, ours = many_texts(150), opened_there(folder, "SparseEncoder"), minibert.load_encoder(folder)
-    for mine, other in (("encode_query",) * 2, ("encode_document",) * 2, ("encode_sparse", "encode")):
-        want = getattr(theirs, other)(texts, convert_to_sparse_tensor=False).numpy()
-        dense = np.zeros_like(want)
-        for row, vector in zip(dense, getattr(ours, mine)(texts), strict=True):
-            row[vector.ids] = vector.weights
-        assert np.abs(dense - want).max() <= 1e-5 and (want > 0).any()
-
-
 # of a row's length, before rounding to float16: measured 1.0e-5 of tiny models, 1.6e-5 of MiniLM at 256 components
 ROWS_TOLERANCE = 1e-4
 ROUNDED = 2**-10  # a vector's number in float16, which both libraries compute with
 
 
-def theirs(folder: Path, dims: int, monkeypatch: Patch) -> tuple[Any, Array]:
-    """model2vec's static model, and its rows before they are rounded."""
+@pytest.mark.parametrize("kind", distilled.KINDS)
+def test_rows_are_model2vec_s_signs_included(kind: str, tmp_path: Path, monkeypatch: Patch) -> None:
+    """Before they are rounded."""
     need("skeletoken", "reference")
     from model2vec.distill import distillation
     from transformers import AutoModel, AutoTokenizer
 
-    rows = []
+    folder, kept, dims = distilled.write(tmp_path / kind, kind), list[Array](), 8
     rounded = distillation.quantize_embeddings
-    monkeypatch.setattr(distillation, "quantize_embeddings", lambda x, to: (rows.append(x), rounded(x, to))[1])
-    model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    return distillation.distill_from_model(model, tokenizer, device="cpu", pca_dims=dims), rows[0]
-
-
-def ours(folder: Path, dims: int) -> tuple[list[str], Array]:
+    monkeypatch.setattr(distillation, "quantize_embeddings", lambda x, to: (kept.append(x), rounded(x, to))[1])
+    both = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    theirs = distillation.distill_from_model(*both, device="cpu", pca_dims=dims)
     with minibert.load_encoder(folder) as encoder:
         made = static_tokenizer(encoder.sentence_tokenizer)
-        found = covariance_components(token_rows(encoder, made), dims).coordinates
-    return made.tokens, found * sif_weights(zipf_probabilities(len(found)))[:, None]
-
-
-def compare(folder: Path, dims: int, monkeypatch: Patch) -> None:
-    model, expected = theirs(folder, dims, monkeypatch)
-    tokens, rows = ours(folder, dims)
-    assert tokens == list(model.tokens)
-    off = np.linalg.norm(rows - expected, axis=1) / np.linalg.norm(expected, axis=1)
+        rows = covariance_components(token_rows(encoder, made), dims).coordinates
+    rows = rows * sif_weights(zipf_probabilities(len(rows)))[:, None]
+    assert made.tokens == list(theirs.tokens)
+    off = np.linalg.norm(rows - kept[0], axis=1) / np.linalg.norm(kept[0], axis=1)
     assert off.max() <= ROWS_TOLERANCE
-
-
-@pytest.mark.parametrize("kind", distilled.KINDS)
-def test_rows_are_model2vec_s_signs_included(kind: str, tmp_path: Path, monkeypatch: Patch) -> None:
-    compare(distilled.write(tmp_path / kind, kind), 8, monkeypatch)
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "xlm-roberta"])

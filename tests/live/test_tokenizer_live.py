@@ -10,15 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizer_folders import (
-    BASES,
-    PAIR,
-    TEXTS,
-    finder,
-    tokenizer_json,
-    variants,
-    write_tokenizer,
-)
+from tokenizer_folders import BASES, PAIR, TEXTS, finder, tokenizer_json, variants, write_tokenizer
 
 import minibert
 from minibert.files.tokenizer import Tokenizer
@@ -31,23 +23,22 @@ LETTERS = "weWE\u00e9\u0130\u4e2d .,'`(\n\t\u00a0\u2028\u200b\x00[CLS]<s></s><ma
 ANY_TEXT = st.one_of(st.text(LETTERS, max_size=30), st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
 
 
-def ours_of(folder: Path, usual: str | None, always_usual: bool = False) -> Tokenizer:
-    return open_tokenizer(finder(folder), usual, 0, str(folder), always_usual=always_usual)
-
-
-def theirs_of(folder: Path) -> Any:
+def both_of(folder: Path, usual: str | None = "BertTokenizer") -> tuple[Tokenizer, Any]:
+    """Ours and theirs; `usual`: the class of the model's type."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder)
+    return open_tokenizer(finder(folder), usual, 0, str(folder)), AutoTokenizer.from_pretrained(folder)
 
 
 @pytest.mark.parametrize("name", BASES)
 def test_any_text_has_the_reference_s_ids(tmp_path: Path, name: str) -> None:
     named = ["input_ids", "attention_mask"]
-    flags = {"model_input_names": named}, {"model_input_names": [*named, "token_type_ids"]}, {"trim_offsets": False}
+    flags: list[dict[str, Any]] = [{"padding_side": "left"}, {"padding_side": "right"}, {"trim_offsets": False}]
+    flags += [{"model_input_names": named}, {"model_input_names": [*named, "token_type_ids"]}]
     every = [*variants(name).values(), *({"tokenizer_config.json": flag} for flag in flags)]
-    folders = [write_tokenizer(tmp_path / str(i), name, files) for i, files in enumerate(every)]
-    both = [(ours_of(folder, "BertTokenizer"), theirs_of(folder)) for folder in folders]
+    both = [both_of(write_tokenizer(tmp_path / str(i), name, files)) for i, files in enumerate(every)]
+    for ours, theirs in both:
+        assert ours.pads_left == (theirs.padding_side == "left") and ours.mask == theirs.mask_token
 
     @settings(max_examples=150)
     @given(st.sampled_from(both), ANY_TEXT, st.one_of(st.none(), ANY_TEXT))
@@ -69,14 +60,6 @@ def test_any_text_has_the_reference_s_ids(tmp_path: Path, name: str) -> None:
     equal()
 
 
-@pytest.mark.parametrize("name", BASES)
-def test_the_side_of_padding_is_the_class_s_or_the_settings(tmp_path: Path, name: str) -> None:
-    for i, side in enumerate((None, "left", "right")):
-        files = {"tokenizer_config.json": {"padding_side": side}} if side else {}
-        folder = write_tokenizer(tmp_path / str(i), name, files)
-        assert ours_of(folder, "BertTokenizer").pads_left == (theirs_of(folder).padding_side == "left")
-
-
 @pytest.mark.parametrize("name", [name for name, base in BASES.items() if base.kind == "Unigram"])
 def test_equally_likely_splits_are_the_reference_s(tmp_path: Path, name: str) -> None:
     """Of a run of one letter all orders of the same pieces are: the last bit of each score decides."""
@@ -86,7 +69,7 @@ def test_equally_likely_splits_are_the_reference_s(tmp_path: Path, name: str) ->
     stored["model"]["vocab"] += [[run, -float(random.uniform(2, 14))] for run in runs]
     stored["model"]["unk_id"] = next(i for i, token in enumerate(BASES[name].special) if "unk" in token.lower())
     (folder / "tokenizer.json").write_text(json.dumps(stored), encoding="utf-8")
-    ours, theirs = ours_of(folder, "BertTokenizer"), theirs_of(folder)
+    ours, theirs = both_of(folder)
     for text in [letter * length for letter in letters for length in range(1, 30)]:
         assert ours.encode(text)[0].input_ids == theirs(text)["input_ids"]
 
@@ -97,9 +80,7 @@ NO_WORDS = {"CLIPTokenizer", "PegasusTokenizer"}  # no model of theirs predicts 
 @pytest.mark.parametrize("name", sorted(BASES.keys() - NO_WORDS))
 def test_ids_become_the_reference_s_text(tmp_path: Path, name: str) -> None:
     for i, files in enumerate(variants(name).values()):
-        folder = write_tokenizer(tmp_path / str(i), name, files)
-        ours, theirs = ours_of(folder, "BertTokenizer"), theirs_of(folder)
-        assert ours.mask == theirs.mask_token
+        ours, theirs = both_of(write_tokenizer(tmp_path / str(i), name, files))
         singly = [[token] for token in range(ours.size)]  # transformers adds tokens of its own to some
         for ids in (*singly, *(theirs(text)["input_ids"] for text in TEXTS), list(range(ours.size))):
             for skip in (False, True):
@@ -127,7 +108,6 @@ def test_the_usual_class_of_a_type(tmp_path: Path, model_type: str) -> None:
     row = minibert.FAMILIES[model_type]
     name = row.tokenizer if row.tokenizer in BASES else "PreTrainedTokenizerFast"
     for i, files in enumerate(variants(name).values()):
-        folder = write_tokenizer(tmp_path / str(i), name, files, model_type)
-        ours, theirs = ours_of(folder, row.tokenizer), theirs_of(folder)
+        ours, theirs = both_of(write_tokenizer(tmp_path / str(i), name, files, model_type), row.tokenizer)
         for texts in (*((text,) for text in TEXTS), PAIR):
             assert ours.encode(*texts)[0].input_ids == theirs(*texts)["input_ids"]

@@ -6,7 +6,6 @@ import json
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,72 +25,34 @@ PROBABILITIES = 1e-5  # measured: 3.1e-6
 NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 
 
-def with_head(minilm: Path, folder: Path, kind: str, larger: float, **config: Any) -> Path:
-    """MiniLM with a head whose numbers a seed gives; `larger` so that they tell texts apart."""
+def test_pairs_of_all_kinds_have_the_scores_of_the_cross_encoder(minilm: Path, tmp_path: Path) -> None:
+    """Odd texts with each other, long ones on either side, on both, and on none; a head that tells texts apart."""
     need_sentence_transformers()
     import torch
     import transformers
 
     torch.manual_seed(0)
-    model = getattr(transformers, f"BertFor{kind}").from_pretrained(minilm, **config)
-    for name, parameter in model.named_parameters():
-        if name.startswith(("classifier", "cls")) and parameter.ndim == 2 and "word_embeddings" not in name:
-            parameter.data.mul_(larger)
-    model.save_pretrained(folder)
-    transformers.AutoTokenizer.from_pretrained(minilm).save_pretrained(folder)
-    return folder
-
-
-def pairs_of_all_kinds(count: int) -> list[tuple[str, str]]:
-    """Odd texts with each other, long ones on either side, on both, and on none."""
-    texts = many_texts(count)
-    return [(texts[(7 * i + 3) % count], texts[i]) if i % 3 else (texts[i], texts[(11 * i) % count])
-            for i in range(count)]  # fmt: skip
-
-
-def test_pairs_of_all_kinds_have_the_scores_of_the_cross_encoder(minilm: Path, tmp_path: Path) -> None:
-    folder = with_head(minilm, tmp_path / "model", "SequenceClassification", 100, num_labels=1)
-    theirs, ours = opened_there(folder, "CrossEncoder"), minibert.load_encoder(folder)
-    pairs = pairs_of_all_kinds(60)
+    model = transformers.BertForSequenceClassification.from_pretrained(minilm, num_labels=1)
+    model.classifier.weight.data.mul_(100)
+    model.save_pretrained(tmp_path)
+    transformers.AutoTokenizer.from_pretrained(minilm).save_pretrained(tmp_path)
+    theirs, ours = opened_there(tmp_path, "CrossEncoder"), minibert.load_encoder(tmp_path)
+    texts = many_texts(60)
+    pairs = [(texts[(7 * i + 3) % 60], texts[i]) if i % 3 else (texts[i], texts[11 * i % 60]) for i in range(60)]
     ids = ours.sentence_tokenizer.encode(*zip(*pairs, strict=True), truncation=True, max_length=512)
     want = theirs.tokenizer(pairs, truncation="longest_first", max_length=theirs.max_seq_length)
     assert [each.input_ids for each in ids] == want["input_ids"]
     assert [each.token_type_ids for each in ids] == want["token_type_ids"]
     lengths = [len(each.input_ids) for each in ids]
     assert max(lengths) == 512 and min(lengths) < 8
-    for options in ({}, {"prompt": "answer: "}):
-        some = pairs[:15] if options else pairs
-        found, expected = ours.predict(some, **options), theirs.predict(some, **options)
-        assert np.abs(found - expected).max() <= SCORES and np.ptp(expected) > 0.5
-    raw = ours.predict(pairs, activation_fn=lambda x: x)
-    import torch
-
-    assert np.abs(raw - theirs.predict(pairs, activation_fn=torch.nn.Identity())).max() <= SCORES and np.ptp(raw) > 5
-    assert np.array_equal(ours.predict(pairs, activation_fn=torch.nn.Identity()), raw)
-    documents = list(dict.fromkeys(many_texts(60)[45:]))
-    ranked, expected = (model.rank("the river bank", documents, 10, True) for model in (ours, theirs))
-    assert [(each["corpus_id"], each["text"]) for each in ranked] == [
-        (each["corpus_id"], each["text"]) for each in expected
-    ]
-
-
-def test_many_labels_and_a_folder_that_the_library_saves(minilm: Path, tmp_path: Path) -> None:
-    folder = with_head(minilm, tmp_path / "model", "SequenceClassification", 100, num_labels=4)
-    import transformers
-
-    opened_there(folder, "CrossEncoder", max_length=40).save(str(tmp_path / "saved"), create_model_card=False)
-    theirs, ours = opened_there(tmp_path / "saved", "CrossEncoder"), minibert.load_encoder(tmp_path / "saved")
-    assert ours.max_seq_length == theirs.max_seq_length == 40
-    pairs = pairs_of_all_kinds(50)
-    for options in ({}, {"apply_softmax": True}):
-        assert np.abs(ours.predict(pairs, **options) - theirs.predict(pairs, **options)).max() <= SCORES
-    texts = many_texts(50)
-    ours.max_seq_length = 40  # as truncation=True asks for
-    pipe = transformers.pipeline("text-classification", model=str(tmp_path / "saved"), top_k=None)
-    for found, text in zip(ours.classify(texts), texts, strict=True):
-        want = {each["label"]: each["score"] for each in pipe(text, truncation=True, top_k=None)}
-        assert found[0].label == max(want, key=lambda label: want[label])
-        assert max(abs(want[each.label] - each.probability) for each in found) <= PROBABILITIES
+    found, expected = ours.predict(pairs), theirs.predict(pairs)
+    assert np.abs(found - expected).max() <= SCORES and np.ptp(expected) > 0.5
+    raw, expected = (each.predict(pairs, activation_fn=torch.nn.Identity()) for each in (ours, theirs))
+    assert np.abs(raw - expected).max() <= SCORES and np.ptp(raw) > 5
+    documents = list(dict.fromkeys(texts[45:]))
+    ranked = [each.rank("the river bank", documents, 10, True) for each in (ours, theirs)]
+    first, second = ([(hit["corpus_id"], hit["text"]) for hit in hits] for hits in ranked)
+    assert first == second
 
 
 @pytest.mark.parametrize("model_type", ["modernbert", "ultrabert", "llama", "qwen3", "bert"])
@@ -120,13 +81,13 @@ def test_what_a_long_text_gives(tmp_path: Path, model_type: str, kind: str) -> N
         pipe = transformers.pipeline(f"{'text' if kind == 'Sequence' else 'token'}-classification", model=str(tmp_path))
         ours = minibert.load_encoder(tmp_path)
         for words in (1, 9, 29, 30, 31, 40, 41, 70, 200, 700):
-            text = "we lived the clouds above " * words
-            text = " ".join(text.split()[:words])
-            if kind == "Sequence":
-                asked = (partial(pipe, text, top_k=None), partial(ours.classify, text))
-            else:
-                asked = (partial(pipe, text, aggregation_strategy="simple"), partial(ours.entities, text))
-            if model_type == "bert" and words > 40 and (kind == "Sequence" or length is None):
+            text = " ".join(("we lived the clouds above " * words).split()[:words])
+            whole = kind == "Sequence"
+            asked = (
+                partial(pipe, text, **({"top_k": None} if whole else {"aggregation_strategy": "simple"})),
+                partial(ours.classify if whole else ours.entities, text),
+            )
+            if model_type == "bert" and words > 40 and (whole or length is None):
                 for call, error in zip(asked, ((RuntimeError, IndexError), ValueError), strict=True):
                     with pytest.raises(error):
                         call()
@@ -137,49 +98,21 @@ def test_what_a_long_text_gives(tmp_path: Path, model_type: str, kind: str) -> N
             assert np.allclose([each.probability for each in found], scores, rtol=0, atol=PROBABILITIES)
 
 
-def test_spans_of_all_kinds_of_texts(minilm: Path, tmp_path: Path) -> None:
-    named = {"id2label": dict(enumerate(NAMES)), "label2id": {name: i for i, name in enumerate(NAMES)}}
-    folder = with_head(minilm, tmp_path / "model", "TokenClassification", 20, **named)
-    import transformers
-
-    pipe = transformers.pipeline("token-classification", model=str(folder), aggregation_strategy="simple")
-    ours = minibert.load_encoder(folder)
-    texts = [text for text in many_texts(60) if len(text) < 300]
-    spans = 0
-    for text, found in zip(texts, ours.entities(texts), strict=True):
-        want = pipe(text)
-        assert [each[:4] for each in found] == [
-            (each["entity_group"], text[each["start"] : each["end"]], each["start"], each["end"]) for each in want
-        ]
-        assert all(
-            abs(each.probability - other["score"]) <= PROBABILITIES for each, other in zip(found, want, strict=True)
-        )
-        spans += len(found)
-    assert spans > 100
-
-
-@pytest.mark.parametrize("name", sorted(path.name for path in REFERENCE.glob("uses-reranker*")))
-def test_a_length_that_is_set_beside_the_reference(name: str) -> None:
-    """Odd lengths, both sides too long: which of two texts loses a token, and on which side."""
-    theirs, ours = opened_there(REFERENCE / name, "CrossEncoder"), minibert.load_encoder(REFERENCE / name)
-    letters = "a b c d e f g h i j k l"
-    pairs = [(letters[: 2 * i + 1], letters[: 2 * k + 1]) for i in range(12) for k in range(12)]
-    for length in (5, 6, 9, 14):
-        theirs.max_seq_length = ours.max_seq_length = length
-        assert np.abs(ours.predict(pairs) - theirs.predict(pairs)).max() <= SCORES
-
-
-def test_the_weights_that_are_kept_have_the_largest_absolute_values(tmp_path: Path) -> None:
-    """A Router's table may hold negative weights."""
+@pytest.mark.parametrize(("default", "most"), [("document", None), ("query", 3), (None, 5)])
+def test_routes_of_a_sparse_encoder(tmp_path: Path, default: str | None, most: int | None) -> None:
+    """Each task's vectors and those of a text without one; a Router's table may hold negative weights."""
     folder = shutil.copytree(REFERENCE / "uses-sparse-router", tmp_path / "model")
     table = folder / "query_0_SparseStaticEmbedding/model.safetensors"
     weight = load_file(table)["weight"]
     weight[::2] *= -1
     save_file({"weight": weight}, table)
-    change_json(folder / "config_sentence_transformers.json", max_active_dims=3)
-    texts = ["we lived above the clouds", "a b c d e f"]
-    want = opened_there(folder, "SparseEncoder").encode_query(texts).to_dense().numpy()
-    for found, row in zip(minibert.load_encoder(folder).encode_query(texts), want, strict=True):
-        assert found.ids.tolist() == np.flatnonzero(row).tolist() and len(found.ids) == 3
-        assert found.weights.tolist() == row[found.ids].tolist()
-        assert found.weights.min() < 0
+    change_json(folder / "config_sentence_transformers.json", max_active_dims=most)
+    router = json.loads((folder / "router_config.json").read_text(encoding="utf-8"))
+    change_json(folder / "router_config.json", parameters=router["parameters"] | {"default_route": default})
+    texts, theirs, ours = many_texts(150), opened_there(folder, "SparseEncoder"), minibert.load_encoder(folder)
+    for mine, other in (("encode_query",) * 2, ("encode_document",) * 2, ("encode_sparse", "encode")):
+        want = getattr(theirs, other)(texts, convert_to_sparse_tensor=False).numpy()
+        assert (want > 0).any() and ((want < 0).any() or mine == "encode_document" or default == "document")
+        for row, found in zip(want, getattr(ours, mine)(texts), strict=True):
+            assert found.ids.tolist() == np.flatnonzero(row).tolist()
+            assert np.abs(found.weights - row[found.ids]).max(initial=0) <= 1e-5

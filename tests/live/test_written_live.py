@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,13 @@ def test_an_onnx_model_of_t5_s_encoder(tmp_path: Path, monkeypatch: Patch) -> No
 
 
 @pytest.mark.filterwarnings("ignore")  # the exporter's own words about torch's parts
-def test_an_onnx_model(here: Path) -> None:
+def test_an_onnx_model(here: Path, capsys: Printed) -> None:
     import onnx
     from onnxruntime.quantization import quantize_dynamic
 
     run(recipe("torch.onnx.export"))
-    report = verify(str(here), encoder=True, against=Path("marked.onnx"))
+    against = partial(verify, str(here), encoder=True)
+    report = against(against=Path("marked.onnx"))
     assert report.passed, "\n".join(report.lines)
     compared = {d.key for d in report.compared}
     assert {QUERY, DENSE, "sum", "attentions.1", "encoder.layer.0.output.sum"} <= compared and len(compared) == 33
@@ -90,16 +92,32 @@ def test_an_onnx_model(here: Path) -> None:
     (bias,) = [x for x in model.graph.initializer if x.name == f"{QUERY}.bias"]
     bias.CopyFrom(onnx.numpy_helper.from_array(np.zeros(encoders.DIM, np.float32), bias.name))
     onnx.save(model, "wrong.onnx")
-    wrong = verify(str(here), encoder=True, against=Path("wrong.onnx"))
+    wrong = against(against=Path("wrong.onnx"))
     assert {each.key: each.fits for each in wrong.local} == {QUERY: ["bias missing"]}
     quantize_dynamic("marked.onnx", "int8.onnx", reduce_range=True)
-    assert not verify(str(here), encoder=True, against=Path("int8.onnx")).passed
-    assert verify(str(here), encoder=True, against=Path("int8.onnx"), tolerance=0.5).passed
+    assert not against(against=Path("int8.onnx")).passed
+    assert against(against=Path("int8.onnx"), tolerance=0.5).passed
+    # the same numbers without a name are not compared, whatever their shape
+    model = onnx.load("marked.onnx")
+    for node in model.graph.node:
+        if any(QUERY in each.value for each in node.metadata_props):
+            del node.metadata_props[:]
+    onnx.save(model, "part.onnx")
+    report = against(against=Path("part.onnx"))
+    assert report.passed and QUERY not in {d.key for d in report.compared}
     for node in model.graph.node:
         del node.metadata_props[:]
     onnx.save(model, "silent.onnx")
     with pytest.raises(ValueError, match=re.escape("pkg.torch.onnx.name_scopes")):
-        verify(str(here), encoder=True, against=Path("silent.onnx"))
+        against(against=Path("silent.onnx"))
+    for spoil in (without_weights, unknown_operator, endless_metadata):
+        spoil(onnx, onnx.load("marked.onnx"))
+        capsys.readouterr()
+        assert main(["verify", str(here), "--encoder", "--against", "wrong.onnx"]) == 2, spoil
+        assert capsys.readouterr().err.startswith("minibert: error: wrong.onnx: "), spoil
+    Path("wrong.onnx").write_bytes(b"\xff" * 20)
+    with pytest.raises(ValueError):
+        against(against=Path("wrong.onnx"))
 
 
 def without_weights(onnx: Any, model: Any) -> None:
@@ -116,33 +134,3 @@ def endless_metadata(onnx: Any, model: Any) -> None:
     (scopes,) = [each for each in model.graph.node[-1].metadata_props if "name_scopes" in each.key]
     scopes.value = "[" * 50_000
     onnx.save(model, "wrong.onnx")
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_an_onnx_model_that_cannot_be_read_ends_with_2_and_its_name(here: Path, capsys: Printed) -> None:
-    import onnx
-
-    run(recipe("torch.onnx.export"))
-    for spoil in (without_weights, unknown_operator, endless_metadata):
-        spoil(onnx, onnx.load("marked.onnx"))
-        capsys.readouterr()
-        assert main(["verify", str(here), "--encoder", "--against", "wrong.onnx"]) == 2, spoil
-        assert capsys.readouterr().err.startswith("minibert: error: wrong.onnx: "), spoil
-    Path("wrong.onnx").write_bytes(b"\xff" * 20)
-    with pytest.raises(ValueError):
-        verify(str(here), encoder=True, against=Path("wrong.onnx"))
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_where_nodes_name_no_module_nothing_is_guessed(here: Path) -> None:
-    """The same numbers without a name are not compared, whatever their shape."""
-    import onnx
-
-    run(recipe("torch.onnx.export"))
-    model = onnx.load("marked.onnx")
-    for node in model.graph.node:
-        if any(QUERY in each.value for each in node.metadata_props):
-            del node.metadata_props[:]
-    onnx.save(model, "part.onnx")
-    report = verify(str(here), encoder=True, against=Path("part.onnx"))
-    assert report.passed and QUERY not in {d.key for d in report.compared}

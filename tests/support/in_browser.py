@@ -9,19 +9,22 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from minibert.equations.input_layer import Array
 
 ARGUMENTS = (
     "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
-# contrast that WCAG 2.2 asks of text (AA)
-CONTRAST = 4.5
+CONTRAST = 4.5  # the least that WCAG 2.2 asks of text (AA)
 PATIENCE = 300_000  # ms for what a page shows at once, on a machine that is busy with other things
 SENTENCE = "The bank of the river was muddy"
 
 Open = Callable[..., Any]
 
+# of a text's colour and what lies behind it, by WCAG's definition; and the element
 LOWEST_CONTRAST = """() => {
   const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
   const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
@@ -72,20 +75,21 @@ def real(minilm: Path) -> Iterator[tuple[Any, str]]:
 
 @pytest.fixture(params=["light", "dark"])
 def opened(request: pytest.FixtureRequest, browser: Any, tmp_path: Path) -> Iterator[Open]:
-    """Open a page in one colour scheme; whatever it says on the console, asks of a network or throws is a failure."""
+    """Open a page in one colour scheme; in the end it has to fit, to be readable, and to have complained of nothing."""
     complaints: list[str] = []
-    contexts = []
+    tabs = []
 
     def open_page(html: str, width: int = 1100, **options: Any) -> Any:
         (tmp_path / "page.html").write_text(html, encoding="utf-8", newline="")
         size = {"width": width, "height": 800}
         context = patient(browser, color_scheme=request.param, viewport=size, offline=True, **options)
-        contexts.append(context)
-        return went(context, (tmp_path / "page.html").as_uri(), complaints, "file:")
+        tabs.append(went(context, (tmp_path / "page.html").as_uri(), complaints, "file:"))
+        return tabs[-1]
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for tab in tabs:
+        fits_and_is_readable(tab)
+        tab.context.close()
     assert complaints == []
 
 
@@ -112,7 +116,32 @@ def went(context: Any, address: str, complaints: list[str], *own: str) -> Any:
     return tab
 
 
-def lowest_contrast(tab: Any) -> tuple[float, str]:
-    """The lowest contrast, by WCAG's definition, of a text's colour and what lies behind it; and the element."""
+def fits_and_is_readable(tab: Any) -> None:
+    assert tab.evaluate("document.documentElement.scrollWidth - innerWidth") == 0, "wider than the window"
     contrast, element = tab.evaluate(LOWEST_CONTRAST)
-    return contrast, element
+    assert contrast >= CONTRAST, element
+
+
+def choose(tab: Any, token: int) -> None:
+    tab.locator(f"fieldset input[value='{token}']").check(force=True)
+
+
+def chosen(tab: Any) -> int:
+    return int(tab.locator("fieldset input:checked").get_attribute("value"))
+
+
+def numbers(tab: Any, selector: str) -> Array:
+    return np.array([float(text) for text in tab.locator(selector).all_inner_texts()])
+
+
+def rows(tab: Any, table: str) -> list[list[str]]:
+    """The texts of each line of a table's body."""
+    return [line.locator("th, td").all_inner_texts() for line in tab.locator(f"{table} tbody tr").all()]
+
+
+def middle(tab: Any, selector: str, i: int, j: int, size: tuple[int, int] = (9, 9)) -> tuple[float, float]:
+    """Where the middle of a cell of a grid of rows and columns is in the window."""
+    square = tab.locator(selector)
+    square.evaluate("element => element.scrollIntoView({block: 'end'})")
+    box = square.bounding_box()
+    return box["x"] + box["width"] * (j + 0.5) / size[1], box["y"] + box["height"] * (i + 0.5) / size[0]
