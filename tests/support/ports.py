@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from reference_files import BY_NAME
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from minibert.equations.input_layer import Array
 from minibert.families.parts.heads import BoundHead
@@ -58,6 +58,21 @@ def verify_part(model: str | Path, against: dict[str, Array] | None = None, **op
     return verify(str(model), against=against, **options)
 
 
+verify_encoder = partial(verify_part, encoder=True)
+
+
+def saved_of(folder: Path, path: Path) -> dict[str, Array]:
+    """The keys that verify saves of a whole model: every intermediate of every batch."""
+    assert verify_encoder(folder, save=path).passed
+    return dict(load_file(path))
+
+
+def first_difference(report: Comparison) -> str:
+    """Its place, its intermediate and its batches, as the report says them."""
+    (line,) = [line for line in report.lines if line.startswith("first difference: ")]
+    return line.removeprefix("first difference: ")
+
+
 def few(encoder: Encoder, *kinds: str) -> Traces:
     """Some of an encoder's batches."""
     batches = encoder_batches(encoder)
@@ -72,7 +87,7 @@ def numbers(folder: Path, port: Any) -> dict[str, Array]:
 
 
 def judged(folder: Path, port: Any, **options: Any) -> Comparison:
-    return verify_part(folder, numbers(folder, port), encoder=True, **options)
+    return verify_encoder(folder, numbers(folder, port), **options)
 
 
 def by_steps(

@@ -8,65 +8,52 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import ports
 import pytest
-from command_line import Printed
+from command_line import Printed, ran
 from encoder_files import CASE, copied
 from head_files import HEAD_CASE, HEAD_CASES, HeadCase
-from ports import by_steps, verify_part
+from ports import arrays, by_steps, few, first_difference, saved_of, verify_encoder
 from safetensors.numpy import load_file
 
-from minibert.cli import main
-from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.mistakes import MISTAKES
-from minibert.verify.subjects import HEAD, EncoderSubject, encoder_batches
+from minibert.verify.subjects import HEAD, EncoderSubject
 
-MASKED = HEAD_CASE["bert-masked_word"]
-
-verify_encoder = partial(verify_part, encoder=True)
+MASKED, CLASSES = HEAD_CASE["bert-masked_word"], HEAD_CASE["bert-classes"]
 
 
-def saved(case: HeadCase, path: Path) -> dict[str, Array]:
-    """The keys that verify saves: every intermediate of every batch."""
-    assert verify_encoder(str(case.folder), save=path).passed
-    return dict(load_file(path))
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    return tmp_path / "own.safetensors"
 
 
 @pytest.mark.parametrize("case", {case.head: case for case in HEAD_CASES}.values(), ids=str)  # one of each head
-def test_what_save_writes_against_accepts(case: HeadCase, tmp_path: Path) -> None:
-    arrays = saved(case, tmp_path / "own.safetensors")
+def test_what_save_writes_against_accepts(case: HeadCase, own: Path) -> None:
+    arrays = saved_of(case.folder, own)
     assert "plain|logits" in arrays
     assert verify_encoder(case.folder, arrays).passed
 
 
 @pytest.mark.parametrize(
     ("name", "key"),
-    [
-        ("bert-masked_word", "logits"),
-        ("bert-masked_word", "cls.predictions.transform.LayerNorm"),
-        ("bert-classes", "logits"),
-        ("bert-classes", "pooler.activation"),
-        ("gpt2-classes", "logits"),
-        ("electra-replaced_token", "logits"),
-    ],
-)
-def test_the_place_of_a_difference_is_the_head(name: str, key: str, tmp_path: Path) -> None:
+    [("bert-masked_word", "logits"), ("bert-masked_word", "cls.predictions.transform.LayerNorm"),
+     ("bert-classes", "logits"), ("bert-classes", "pooler.activation"), ("gpt2-classes", "logits"),
+     ("electra-replaced_token", "logits")],
+)  # fmt: skip
+def test_the_place_of_a_difference_is_the_head(name: str, key: str, own: Path) -> None:
     case = HEAD_CASE[name]
-    arrays = saved(case, tmp_path / "own.safetensors")
+    arrays = saved_of(case.folder, own)
     arrays[f"types|{key}" if f"types|{key}" in arrays else f"plain|{key}"][0, 0] += 1e-3
     report = verify_encoder(case.folder, arrays)
     assert not report.passed and report.matches == []
-    (line,) = [line for line in report.lines if line.startswith("first difference: ")]
-    assert line.startswith(f"first difference: head {case.head}, {key}, in ")
+    assert first_difference(report).startswith(f"head {case.head}, {key}, in ")
 
 
-def test_logits_at_padding_are_not_compared(tmp_path: Path) -> None:
-    arrays = saved(MASKED, tmp_path / "own.safetensors")
+def test_logits_at_padding_are_not_compared(own: Path) -> None:
+    arrays = saved_of(MASKED.folder, own)
     padding = arrays["right_pad|inputs|attention_mask"] == 0
     for changed, passes in ((padding, True), (~padding, False)):
-        x = arrays["right_pad|logits"].copy()
-        x[changed] = 7
+        (x := arrays["right_pad|logits"].copy())[changed] = 7
         assert verify_encoder(MASKED.folder, arrays | {"right_pad|logits": x}).passed == passes
 
 
@@ -74,22 +61,18 @@ def test_logits_alone_are_compared_and_named() -> None:
     """A head's mistake fits, though nothing else is compared; with another one beside it none does."""
     with load_encoder(MASKED.folder) as encoder:
         (mistake,) = [each for each in MISTAKES if each.name == "norm not applied"]
-        head = EncoderSubject(encoder, partial(load_encoder, MASKED.folder)).head
-        inputs = {"plain": encoder_batches(encoder)["plain"]}
+        head, inputs = EncoderSubject(encoder, partial(load_encoder, MASKED.folder)).head, few(encoder, "plain")
         traces = {"plain": by_steps(encoder, inputs["plain"], mistake, (HEAD,), head)}
     for further, names in ((0, ["norm not applied"]), (1, [])):
         traces["plain"]["logits"] = traces["plain"]["logits"] + np.float32(further)
-        report = verify_encoder(MASKED.folder, ports.arrays(inputs, traces), only=["logits"])
+        report = verify_encoder(MASKED.folder, arrays(inputs, traces), only=["logits"])
         assert not report.passed and report.matches == names
 
 
-def test_batches_whose_token_is_padding_have_no_logits(tmp_path: Path) -> None:
-    arrays = saved(HEAD_CASE["bert-classes"], tmp_path / "own.safetensors")
-    kinds = {name.split("|")[0] for name in arrays}
-    assert kinds - {name.split("|")[0] for name in arrays if name.endswith("|logits")} == {
-        "left_pad",
-        "pads_inside_mask",
-    }
+def test_batches_whose_token_is_padding_have_no_logits(own: Path) -> None:
+    pairs = [name.split("|", 1) for name in saved_of(CLASSES.folder, own)]
+    kinds = {kind for kind, _ in pairs} - {kind for kind, key in pairs if key == "logits"}
+    assert kinds == {"left_pad", "pads_inside_mask"}
 
 
 @pytest.mark.parametrize(
@@ -97,24 +80,19 @@ def test_batches_whose_token_is_padding_have_no_logits(tmp_path: Path) -> None:
     [
         (MASKED, {"architectures": ["BertForMultipleChoice"]}, "logits not compared: .* multiple choice is not"),
         (HEAD_CASE["bert-masked_word-pretraining"], {"architectures": None}, "logits not compared: .* several heads"),
+        # a port of GPT-2's blocks has no logits, though the table for them is there
+        (HEAD_CASE["gpt2-next_word-unprefixed"], {"architectures": ["GPT2Model"]}, ""),
     ],
     ids=str,
 )
-def test_why_logits_are_not_compared(case: HeadCase, config: dict[str, Any], said: str, tmp_path: Path) -> None:
-    folder = copied(case, tmp_path / "model", **config)
-    report = verify_encoder(str(folder), save=tmp_path / "own.safetensors")
-    assert re.match(said, report.lines[1])
-    assert not [name for name in load_file(tmp_path / "own.safetensors") if name.endswith("logits")]
+def test_where_and_why_logits_are_not_compared(
+    case: HeadCase, config: dict[str, Any], said: str, own: Path, tmp_path: Path
+) -> None:
+    report = verify_encoder(copied(case, tmp_path / "model", **config), save=own)
+    assert report.passed and re.match(said, report.lines[1])
+    assert not [name for name in load_file(own) if name.endswith("logits")]
 
 
-def test_a_base_model_s_word_table_is_no_head(tmp_path: Path) -> None:
-    """A port of GPT-2's blocks has no logits, though the table for them is there."""
-    folder = copied(HEAD_CASE["gpt2-next_word-unprefixed"], tmp_path / "model", architectures=["GPT2Model"])
-    assert verify_encoder(str(folder), save=tmp_path / "own.safetensors").passed
-    assert not [name for name in load_file(tmp_path / "own.safetensors") if name.endswith("logits")]
-
-
-def test_without_a_head_nothing_is_said_of_logits(tmp_path: Path, capsys: Printed) -> None:
-    command = ["verify", "--encoder", "--model", str(CASE["bert-base"].folder)]
-    assert main([*command, "--save", str(tmp_path / "own.safetensors")]) == 0
-    assert "logits" not in capsys.readouterr().out
+def test_without_a_head_nothing_is_said_of_logits(own: Path, capsys: Printed) -> None:
+    out, _ = ran(capsys, "verify", "--encoder", "--model", CASE["bert-base"].folder, "--save", own)
+    assert "logits" not in out
