@@ -69,12 +69,10 @@ MODELS: dict[str, dict[str, Any]] = {
 class Port:
     """One model folder; `run` gives every intermediate of one batch by the names of a trace."""
 
-    def __init__(
-        self, folder: Path, mistake: str = "", dtype: type = np.float32, blocks: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, folder: Path, mistake: str = "", dtype: type = np.float32, blocks: Sequence[int] = ()) -> None:
         """dtype: of the blocks; the input layer is float32, since its bits are compared.
 
-        blocks: the blocks with the mistake, None for all; then the mistake is also made after the blocks.
+        blocks: the blocks with the mistake, () for all; then the mistake is also made after the blocks.
         """
         self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.tensors = load_file(folder / "model.safetensors")
@@ -98,9 +96,9 @@ class Port:
         mask = given.get("attention_mask", np.ones(len(x)))
         for i in range(self.depth):
             kept[f"hidden_states.{i}"] = x
-            self.wrong = self.mistake if self.blocks is None or i in self.blocks else ""
+            self.wrong = self.mistake if not self.blocks or i in self.blocks else ""
             x = self.block(i, x, mask, kept)
-        self.wrong = self.mistake if self.blocks is None or len(self.blocks) > 1 else ""
+        self.wrong = self.mistake if not self.blocks else ""
         if (last := self.names["last"]) and self.wrong != "last norm not applied":
             x = kept[last] = self.norm(last, x)
         kept[f"hidden_states.{i + 1}"] = x

@@ -6,13 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
-
-import loops
-import ports
-
-from minibert.verify.report import Comparison
 
 BLOCK = "encoder.layer.{i}."
 
@@ -20,22 +14,13 @@ BLOCK = "encoder.layer.{i}."
 class Planted(NamedTuple):
     model: str
     mistake: str
-    blocks: tuple[int, ...]
+    blocks: tuple[int, ...]  # () for all
     wrong: Mapping[str, str]  # key -> name
-
-
-def judged(planted: Planted, folder: Path) -> Comparison:
-    """Judge the port of a model's folder by two batches."""
-    return ports.judged(folder, loops.Port(folder, planted.mistake, blocks=planted.blocks))
-
-
-def _all(mistake: str, *paths: str) -> dict[str, str]:
-    return dict.fromkeys(paths, mistake)
 
 
 def _one(model: str, mistake: str, block: int, *paths: str, name: str = "") -> Planted:
     """A mistake in one block, which has the same name in these modules."""
-    return Planted(model, mistake, (block,), _all(name or mistake, *(path.format(i=block) for path in paths)))
+    return Planted(model, mistake, (block,), dict.fromkeys((path.format(i=block) for path in paths), name or mistake))
 
 
 BERT_SUM, GPT2_SUM = BLOCK + "output.sum", "h.{i}.attn.sum"
@@ -55,7 +40,7 @@ _PLANTED = (
     _one("gpt2", "feed-forward beside attention", 1, "h.{i}.mlp.c_fc", name="computed from h.1.ln_1"),
     _one("gpt2", "causal mask hides the token itself", 0, "attentions.{i}"),
     _one("gpt2", "q k v in another order: q v k", 0, "h.{i}.attn.scores", name="q k v in another order: q v k"),
-    Planted("gpt2", "last norm not applied", (0, 1), {"hidden_states.2": "last norm not applied"}),
+    Planted("gpt2", "last norm not applied", (), {"hidden_states.2": "last norm not applied"}),
     _one("gpt2", "norm after instead of before", 1, "h.{i}.ln_1", "h.{i}.ln_2", "h.{i}.attn.c_attn", "h.{i}.mlp.c_fc",
          "h.{i}.mlp.sum", "ln_f"),
     _one("qwen3", "norm of queries and keys not applied", 1, TODAY + "scores"),

@@ -190,7 +190,8 @@ def test_numbers_of_padding_that_are_none_do_not_spread(folder: Path) -> None:
 @pytest.mark.parametrize("name", planted_loops.PLANTED)
 def test_a_mistake_in_a_port_by_loops_is_found_and_named(name: str, folders: dict[str, Path]) -> None:
     planted = planted_loops.PLANTED[name]
-    report = planted_loops.judged(planted, folders[planted.model])
+    folder = folders[planted.model]
+    report = judged(folder, loops.Port(folder, planted.mistake, blocks=planted.blocks))
     assert not report.passed
     assert {each.key for each in report.local} == set(planted.wrong), "\n".join(report.lines)
     for each in report.local:
