@@ -6,9 +6,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+
+Array = np.ndarray[Any, Any]
 BLOCK = "encoder.layer.{i}."
+
+
+def normed(
+    port: Any, path: str, x: Array, ddof: int = 0, eps: float = 1e-12, outside: bool = False, rms: bool = False
+) -> Array:
+    """A norm of a port's with another formula; `outside` as tutorials print it: (x - mean) / (std + eps)."""
+    centred = x - (0 if rms else x.mean(-1, keepdims=True))
+    variance = (centred**2).sum(-1, keepdims=True) / (x.shape[-1] - ddof)
+    root = np.sqrt(variance) + eps if outside else np.sqrt(variance + eps)
+    return np.asarray(centred / root * port.tensors[f"{path}.weight"] + port.tensors[f"{path}.bias"], np.float32)
 
 
 class Planted(NamedTuple):
@@ -34,6 +47,7 @@ _PLANTED = (
     _one("bert", "softmax over the heads", 1, "attentions.{i}"),
     _one("bert", "mask added as 0 and 1", 0, "attentions.{i}"),
     _one("bert", "causal mask where there is none", 1, "attentions.{i}"),
+    _one("bert", "mask taken as a length", 0, "attentions.{i}"),
     _one("bert", "division by sqrt(dim)", 1, BLOCK + "attention.self.scores"),
     _one("bert", "heads joined without transposing", 0, BLOCK + "attention.self.context"),
     _one("gpt2", "first residual from the normed x", 1, GPT2_SUM, name="residual from the normed x"),
@@ -74,7 +88,14 @@ WHOLE = {
     "window forgotten": ("gemma3_text", "attentions.0"),
     "weight without 1 +": ("gemma3_text", "layers.0.input_layernorm"),
     "mean subtracted in RMSNorm": ("qwen3", "layers.0.input_layernorm"),
-}
+    "scores divided by the root of 64": ("bert", BERT_AT + "attention.self.scores"),
+    **dict.fromkeys(("queries alone rotated", "keys alone rotated", "one sign of the rotation wrong",
+                     "queries rotated by position +1", "rotary positions divided by 4"),
+                    ("qwen3", "layers.0.self_attn.scores")),
+}  # fmt: skip
+# what fits single modules too
+FITS_TOO = {"norm before instead of after": {"residual from before the norm"},
+            "q k v in another order: k q v": {"scores of k and q"}}  # fmt: skip
 PLANTED = {f"{each.model}: {each.mistake}": each for each in _PLANTED}
 # of c_attn's parts, used in another order, the context is wrong by itself too
 PLANTED["gpt2: q k v in another order: q v k"].wrong["h.0.attn.context"] = "k gathered in place of v"  # type: ignore[index]

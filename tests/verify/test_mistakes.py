@@ -188,6 +188,8 @@ def test_a_mistake_in_all_blocks_of_a_port_by_loops_is_named(name: str, folders:
     assert not report.passed and report.matches == [name], str(report)
     assert any(line.startswith(f"matches: {name}. ") for line in report.lines)
     assert first_difference(report).startswith(f"block 0, {key}, in ")
+    assert {fit for each in report.local for fit in each.fits} == {name} | planted_loops.FITS_TOO.get(name, set())
+    assert all(name in each.fits for each in report.local)
 
 
 @pytest.mark.parametrize("which", ["first", "second"])
