@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import shutil
+from collections.abc import Callable, Collection, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,14 @@ def saved_of(folder: Path, path: Path) -> dict[str, Array]:
     """The keys that verify saves of a whole model: every intermediate of every batch."""
     assert verify_encoder(folder, save=path).passed
     return dict(load_file(path))
+
+
+def rewritten(folder: Path, copy: Path, change: Callable[[str, Array], Array]) -> Path:
+    """A copy of a model's folder with other numbers, each tensor's made of its name and its own."""
+    shutil.copytree(folder, copy)
+    for path in copy.rglob("*.safetensors"):
+        save_file({name: np.ascontiguousarray(change(name, x)) for name, x in load_file(path).items()}, path)
+    return copy
 
 
 def first_difference(report: Comparison) -> str:

@@ -10,9 +10,10 @@ import loops
 import numpy as np
 import pytest
 from head_files import HEAD_CASE
-from ports import arrays, few, verify_part
+from ports import arrays, few, verify_encoder
 from test_formats import Narrow, written
 
+from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.plan import Plan
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
@@ -34,7 +35,7 @@ def right(folder: Path, form: str) -> tuple[Traces, Traces]:
 
 
 def judged(folder: Path, inputs: Traces, traces: Traces, form: str) -> Comparison:
-    return verify_part(folder, arrays(inputs, traces), encoder=True, format=form)
+    return verify_encoder(folder, arrays(inputs, traces), format=form)
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -48,7 +49,7 @@ def test_numbers_that_are_not_finite_never_pass(what: str, form: str, number: fl
         if what == "all" or key.startswith("hidden_states"):
             traces["left_pad"][key] = np.full_like(traces["left_pad"][key], number)
     report = judged(folder, inputs, traces, form)
-    text = "\n".join(report.lines)
+    text = str(report)
     assert not report.passed and report.rounding == "", text
     assert f"first difference: block 0, {FIRST[what]}, in left_pad;" in text
     assert [(each.key, each.fits) for each in report.local] == [(FIRST[what], ["NaN or infinity"])], text
@@ -63,39 +64,23 @@ def test_a_file_of_zeros_lacks_no_bias(form: str, folder: Path) -> None:
               for kind, trace in traces.items()}  # fmt: skip
     report = judged(folder, inputs, traces, form)
     assert not report.passed
-    assert report.mistakes == ["only zeros"], "\n".join(report.lines)
-
-
-def narrow(folder: Path, form: str) -> tuple[Traces, Traces]:
-    """Compute each step of a model in a format, on two batches."""
-    with load_encoder(folder) as encoder:
-        subject = EncoderSubject(encoder, partial(load_encoder, folder))
-        inputs, traces = few(encoder), Traces()
-        for kind, batch in inputs.items():
-            values, named = begin(batch), traces.setdefault(kind, {})
-            for at in all_places(encoder, subject.head):
-                for key, step in narrowed(ROUNDINGS[form], at).items():
-                    values[key] = step.formula(*(values[name] for name in step.of))
-                    if not step.hidden and values[key] is not None:
-                        named[key] = values[key]
-                values = kept(values)
-    return inputs, traces
+    assert report.mistakes == ["only zeros"], str(report)
 
 
 @pytest.mark.parametrize(
     ("name", "form", "hides"),
-    [
-        ("llama", "bfloat16", "rotary frequencies in bfloat16"),
-        ("ultrabert-masked_word", "bfloat16", "activation gelu"),
-    ],
+    [("llama", "bfloat16", "rotary frequencies in bfloat16"), ("ultrabert-masked_word", "bfloat16", "activation gelu")],
 )
 def test_every_mistake_that_a_format_hides_is_listed(
     name: str, form: str, hides: str, folders: dict[str, Path]
 ) -> None:
     """A head's activation too, though the blocks would show the same mistake."""
     folder = HEAD_CASE[name].folder if name in HEAD_CASE else folders[name]
-    report = judged(folder, *narrow(folder, form), form)
-    assert report.passed, "\n".join(report.lines)
+    with load_encoder(folder) as encoder:
+        inputs, head = few(encoder), EncoderSubject(encoder, partial(load_encoder, folder)).head
+        theirs, _ = ported(encoder, inputs, None, 0, form, head)
+    report = judged(folder, inputs, theirs, form)
+    assert report.passed, str(report)
     (line,) = [line for line in report.lines if "such rounding can hide" in line]
     assert hides in report.hidden and all(mistake in line for mistake in report.hidden), line
 
@@ -118,9 +103,9 @@ SHOWN = 1e-4  # share of a number's size; a smaller difference may pass in float
 AT_PADDING = "mask not applied to the rows"  # rows of padding are not compared
 
 
-def plans(at: At, mistake: Mistake, form: str) -> tuple[Plan, Plan | None]:
+def plans(at: At, mistake: Mistake | None, form: str) -> tuple[Plan, Plan | None]:
     """The right steps, and the steps with the mistake, in a format."""
-    wrong = with_mistake(mistake, at)
+    wrong = mistake and with_mistake(mistake, at)
     if not form:
         return at.plan, wrong
     right, rounding = narrowed(ROUNDINGS[form], at), ROUNDINGS[form]
@@ -129,10 +114,13 @@ def plans(at: At, mistake: Mistake, form: str) -> tuple[Plan, Plan | None]:
     return right, changed
 
 
-def ported(encoder: Encoder, inputs: Traces, mistake: Mistake, much: float, form: str = "") -> tuple[Traces, float]:
+def ported(
+    encoder: Encoder, inputs: Traces, mistake: Mistake | None, much: float, form: str = "",
+    head: BoundHead | None = None,
+) -> tuple[Traces, float]:  # fmt: skip
     """A port's numbers, each module's moved by the share `much` towards the mistake, and the largest difference."""
     traces, most = Traces(), 0.0
-    both = [plans(at, mistake, form) for at in all_places(encoder)]
+    both = [plans(at, mistake, form) for at in all_places(encoder, head)]
     for kind, batch in inputs.items():
         fed, named = Replay({}, begin(batch)), traces.setdefault(kind, {})
         for right, wrong in both:
@@ -174,11 +162,11 @@ def test_a_part_of_a_mistake_does_not_pass(
     with load_encoder(folders[name]) as encoder, np.errstate(all="ignore"):
         subject = EncoderSubject(encoder, partial(load_encoder, folders[name]))
         inputs = encoder_batches(encoder)
-        few = {kind: batch for kind, batch in inputs.items() if kind in KINDS}
+        some = {kind: batch for kind, batch in inputs.items() if kind in KINDS}
         ours = subject.traces(inputs, {})
         truth, last = subject.exact.traces(inputs, {}), f"hidden_states.{len(encoder.stack.blocks)}"
         for mistake in models[name]:
-            for much, batches in ((0.5, few), (0.25, inputs)):
+            for much, batches in ((0.5, some), (0.25, inputs)):
                 theirs, most = ported(encoder, batches, mistake, much)
                 whole = {kind: ours[kind] for kind in batches}
                 states = {kind: {last: named[last]} for kind, named in whole.items()}  # most show there
@@ -191,14 +179,11 @@ def test_a_part_of_a_mistake_does_not_pass(
 @pytest.mark.parametrize("form", ["float16", "bfloat16"])
 @pytest.mark.parametrize("mistake", ["activation gelu_new", "no division by sqrt(head_dim)", "eps 0.001",
                                      "residual missing", "mask ignored", "softmax over the heads"])  # fmt: skip
-def test_in_a_format_half_of_a_mistake_passes_below_its_rounding_alone(
-    form: str, mistake: str, folders: dict[str, Path]
-) -> None:
+def test_in_a_format_half_of_a_mistake_passes_below_its_rounding_alone(form: str, mistake: str, folder: Path) -> None:
     """The report then names it in its last line."""
-    with load_encoder(folders["bert"]) as encoder, np.errstate(all="ignore"):
-        inputs = encoder_batches(encoder)
-        inputs = {kind: inputs[kind] for kind in ("plain", "left_pad")}
+    with load_encoder(folder) as encoder, np.errstate(all="ignore"):
+        inputs = few(encoder)
         (wrong,) = [each for each in MISTAKES if each.name == mistake]
         theirs, most = ported(encoder, inputs, wrong, 0.5, form)
-    report = judged(folders["bert"], inputs, theirs, form)
-    assert not report.passed or (mistake in report.hidden and most < 0.02), "\n".join(report.lines)
+    report = judged(folder, inputs, theirs, form)
+    assert not report.passed or (mistake in report.hidden and most < 0.02), str(report)

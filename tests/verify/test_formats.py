@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import vector_port
 from command_line import Patch
-from ports import arrays, few, verify_part
-from safetensors.numpy import load_file, save_file
+from ports import arrays, few, rewritten, verify_encoder
 
 import minibert
 from minibert.models.open.load_encoder import load_encoder
@@ -40,11 +39,10 @@ def test_each_format_has_its_rounding() -> None:
 class Narrow(loops.Port):
     """Plain loops whose parameters and intermediates are all rounded."""
 
-    def __init__(self, folder: Path, form: str, mistake: str = "", without: str = "", **settings: Any) -> None:
+    def __init__(self, folder: Path, form: str, mistake: str = "", without: str = "\0") -> None:
         super().__init__(folder, mistake)
-        self.round = ROUNDINGS.get(form, np.asarray)
-        self.tensors = {name: self.round(x) * (without not in name or not without) for name, x in self.tensors.items()}
-        vars(self).update(settings)
+        self.round = ROUNDINGS[form]
+        self.tensors = {name: self.round(x) * (without not in name) for name, x in self.tensors.items()}
 
     def norm(self, path: str, rows: Array) -> Array:
         root = np.sqrt(1 - 1 / rows.shape[-1]) if self.wrong == DDOF else 1
@@ -57,27 +55,24 @@ class Narrow(loops.Port):
 
 def written(folder: Path, port: loops.Port, form: str, states_alone: bool = False) -> tuple[Traces, Traces]:
     with load_encoder(folder) as encoder:
-        inputs = few(encoder)
-    traces = {kind: port.run(batch) for kind, batch in inputs.items()}
-    rounding = ROUNDINGS.get(form, np.asarray)
+        inputs, rounding = few(encoder), ROUNDINGS.get(form, np.asarray)
     return inputs, {
-        kind: {key: rounding(x) if x.dtype.kind == "f" else x for key, x in found.items()
+        kind: {key: rounding(x) if x.dtype.kind == "f" else x for key, x in port.run(batch).items()
                if not states_alone or key.startswith("hidden_states.")}
-        for kind, found in traces.items()
+        for kind, batch in inputs.items()
     }  # fmt: skip
 
 
 def judged(folder: Path, port: loops.Port, form: str, states_alone: bool = False) -> Comparison:
     only = [f"hidden_states.{i}" for i in range(3)] if states_alone else None
-    found = arrays(*written(folder, port, form, states_alone))
-    return verify_part(folder, found, encoder=True, format=form, only=only)
+    return verify_encoder(folder, arrays(*written(folder, port, form, states_alone)), format=form, only=only)
 
 
 @pytest.mark.parametrize("form", ["float16", "bfloat16"])
 @pytest.mark.parametrize("states_alone", [False, True])
 def test_an_honest_port_passes_and_what_rounding_hides_is_said(form: str, states_alone: bool, folder: Path) -> None:
     report = judged(folder, Narrow(folder, form), form, states_alone)
-    assert report.passed, "\n".join(report.lines)
+    assert report.passed, str(report)
     assert report.rounding == form and "variance in one pass" in report.hidden
     assert any(line.startswith(f"every module that is shown is right in {form}; ") for line in report.lines)
 
@@ -88,11 +83,11 @@ def test_an_honest_port_passes_and_what_rounding_hides_is_said(form: str, states
 )
 def test_of_hidden_states_alone_a_mistake_is_no_rounding(form: str, mistake: str, folder: Path) -> None:
     """Below the rounding that was asked for it may pass, and then the last line names it."""
-    port = Narrow(folder, form, mistake, "query.bias" if mistake == "bias missing" else "")
+    port = Narrow(folder, form, mistake, "query.bias" if mistake == "bias missing" else "\0")
     if mistake.startswith("eps"):
         port.eps = np.float32(1e-3)
     report = judged(folder, port, form, states_alone=True)
-    assert report.passed == ((mistake, form) in HIDDEN), "\n".join(report.lines)
+    assert report.passed == ((mistake, form) in HIDDEN), str(report)
     assert (mistake in report.hidden) == report.passed
     assert report.passed or mistake in report.matches or mistake == "bias missing"  # that one is of queries alone
 
@@ -104,37 +99,35 @@ def test_a_format_is_of_a_whole_port(folder: Path) -> None:
         minibert.compare(folder, against={}, encoder=False, format="float16")
 
 
+# -- parts of 32 numbers, as GGUF has them -----------------------------------------------------------------------
+
+
+def in_blocks_of_32(x: Array, levels: int = 127, scales: type = np.float16) -> Array:
+    """As GGUF stores numbers in Q8_0: 32 int8 with one scale in float16."""
+    parts = x.reshape(-1, 32 if x.shape[-1] % 32 == 0 else x.shape[-1])
+    scale = np.abs(parts).max(-1, keepdims=True) / np.float32(levels)
+    made = np.rint(parts / np.where(scale, scale, 1)) * scale.astype(scales).astype(np.float32)
+    return np.asarray(made.reshape(x.shape))
+
+
 @pytest.mark.parametrize("levels", [127, 7])  # llama.cpp's Q8_0 and Q4_0: 32 numbers share a scale
 def test_other_weights_are_said_in_one_line(levels: int, folder: Path) -> None:
     port = loops.Port(folder)
-    for name, x in port.tensors.items():
-        if x.ndim == 2 and "layer" in name:
-            parts = x.reshape(-1, 32 if x.shape[-1] % 32 == 0 else x.shape[-1])
-            scale = np.abs(parts).max(-1, keepdims=True) / levels
-            port.tensors[name] = (np.rint(parts / scale) * scale).reshape(x.shape).astype(np.float32)
+    maps = {name: x for name, x in port.tensors.items() if x.ndim == 2 and "layer" in name}
+    port.tensors |= {name: in_blocks_of_32(x, levels, np.float32) for name, x in maps.items()}
     found = arrays(*written(folder, port, ""))
-    report = verify_part(folder, found, encoder=True)
+    report = verify_encoder(folder, found)
     assert not report.passed and report.rounding == ""
     # rows of this model are so short that a scale for each row is one for each 32 numbers
     assert report.matches == ["weights in int8"] * (levels == 127)
     said = [line for line in report.lines if "the weights are not this model's: 12 of 12 linear maps differ by" in line]
     assert len(said) == (levels == 7)
     assert levels == 127 or not any(line.startswith("  block") for line in report.lines)
-    assert levels == 7 or verify_part(folder, found, encoder=True, tolerance=0.2).passed
+    assert levels == 7 or verify_encoder(folder, found, tolerance=0.2).passed
 
 
-# -- GGUF's Q8_0 -------------------------------------------------------------------------------------------------
-
-
-def in_blocks_of_32(x: Array) -> Array:
-    """Numbers as GGUF stores them in Q8_0: 32 int8 with one scale in float16."""
-    made = np.zeros_like(x)
-    for row in np.ndindex(*x.shape[:-1]):
-        for start in range(0, x.shape[-1], 32):
-            some = x[row][start : start + 32]
-            scale = np.abs(some).max() / np.float32(127)
-            made[row][start : start + 32] = np.rint(some / (scale or 1)) * np.float16(scale).astype(np.float32)
-    return made
+def quantized(name: str, x: Array, change: Callable[[Array], Array] = in_blocks_of_32) -> Array:
+    return change(x) if x.ndim == 2 and ("encoder" in name or "word" in name) else x
 
 
 class Quantized(loops.Port):
@@ -142,10 +135,7 @@ class Quantized(loops.Port):
 
     def __init__(self, folder: Path, mistake: str = "") -> None:
         super().__init__(folder, mistake)
-        self.tensors = {
-            name: in_blocks_of_32(x) if x.ndim == 2 and ("encoder" in name or "word" in name) else x
-            for name, x in self.tensors.items()
-        }
+        self.tensors = {name: quantized(name, x) for name, x in self.tensors.items()}
 
     def dense(self, path: str, rows: Array) -> Array:
         return super().dense(path, in_blocks_of_32(rows))
@@ -164,43 +154,35 @@ def wide(tmp_path: Path, monkeypatch: Patch) -> Path:
 @pytest.mark.parametrize("mistake", ["", "no division by sqrt(head_dim)"])
 def test_q8_0_passes_a_right_port_and_no_wrong_one(mistake: str, wide: Path) -> None:
     found = arrays(*written(wide, Quantized(wide, mistake), ""))
-    assert not verify_part(wide, found, encoder=True).passed
-    report = verify_part(wide, found, encoder=True, format="q8_0")
-    assert report.passed == (not mistake), "\n".join(report.lines)
-    if mistake:
-        assert report.matches == [mistake]
-    else:
+    assert not verify_encoder(wide, found).passed
+    report = verify_encoder(wide, found, format="q8_0")
+    assert report.passed == (not mistake) and report.matches == [mistake] * bool(mistake), str(report)
+    if not mistake:
         assert report.rounding == "q8_0" and "weights in int8" not in report.hidden
         assert any("right in q8_0; such rounding can hide: " in line for line in report.lines)
 
 
 @pytest.mark.parametrize("form", ["q8_0", ""])
 def test_vectors_of_a_model_in_q8_0_are_its_own(form: str, wide: Path, tmp_path: Path) -> None:
-    stored = load_file(wide / "model.safetensors")
-    shutil.copytree(wide, narrow := tmp_path / "narrow")
-    rounding = in_blocks_of_32 if form else lambda x: x * np.float32(0.98)
-    changed = {name: rounding(x) if x.ndim == 2 and ("encoder" in name or "word" in name) else x
-               for name, x in stored.items()}  # fmt: skip
-    save_file(changed, narrow / "model.safetensors")
+    other = partial(quantized, change=in_blocks_of_32 if form else lambda x: x * np.float32(0.98))
     texts = ["we lived above the clouds", "the clouds", "above the clouds we lived.", "we lived", "clouds!", "a b c d"]
-    with load_encoder(narrow) as encoder:
+    with load_encoder(rewritten(wide, tmp_path / "narrow", other)) as encoder:
         report = minibert.compare(wide, against=encoder.encode(texts), texts=texts)
-    assert report.passed == bool(form) and report.rounding == form, "\n".join(report.lines)
+    assert report.passed == bool(form) and report.rounding == form, str(report)
 
 
 def test_float32_numbers_stored_in_float16_pass(folder: Path) -> None:
     """Their modules read numbers that the file does not have in full."""
     report = judged(folder, loops.Port(folder), "float16")
-    assert report.passed and report.rounding == "float16", "\n".join(report.lines)
+    assert report.passed and report.rounding == "float16", str(report)
 
 
 @pytest.mark.slow
 def test_a_real_model_with_weights_in_bfloat16_and_computation_in_float32(minilm: Path, tmp_path: Path) -> None:
     """One large number of a row can round to its true value: then our own error is smaller than the port's."""
-    shutil.copytree(minilm, narrow := tmp_path / "narrow")
-    stored = load_file(minilm / "model.safetensors")
-    changed = {name: ROUNDINGS["bfloat16"](x) if x.dtype == np.float32 else x for name, x in stored.items()}
-    save_file(changed, narrow / "model.safetensors")
+    narrow = rewritten(
+        minilm, tmp_path / "narrow", lambda name, x: ROUNDINGS["bfloat16"](x) if x.dtype == np.float32 else x
+    )
     with load_encoder(minilm) as encoder, load_encoder(narrow) as port:
         subject = EncoderSubject(encoder, partial(load_encoder, minilm))
         inputs = few(encoder)

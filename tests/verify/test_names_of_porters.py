@@ -18,8 +18,7 @@ import pytest
 import vector_port
 from head_files import HEAD_CASE
 from planted_loops import normed
-from ports import arrays, by_steps, few, judged, verify_encoder
-from safetensors.numpy import load_file, save_file
+from ports import arrays, by_steps, few, judged, rewritten, verify_encoder
 
 import minibert
 from minibert.equations.input_layer import Array
@@ -41,17 +40,14 @@ def fits(report: Comparison, key: str) -> list[str]:
 # -- norms -------------------------------------------------------------------------------------------------------
 
 
-def with_small_rows(folder: Path) -> Path:
+def with_small_rows(folder: Path, copy: Path) -> Path:
     """A model whose rows are so small that each eps shows in its first norm."""
-    stored = load_file(folder / "model.safetensors")
-    save_file({k: x * np.float32(2e-4) if "_embeddings" in k else x for k, x in stored.items()},
-              folder / "model.safetensors")  # fmt: skip
-    return folder
+    return rewritten(folder, copy, lambda name, x: x * np.float32(2e-4 if "_embeddings" in name else 1))
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return with_small_rows(encoders.write(tmp_path_factory.mktemp("small") / "bert", "bert"))
+def small(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_small_rows(folder, tmp_path_factory.mktemp("small") / "bert")
 
 
 @pytest.mark.parametrize("eps", [1e-5, 1e-6, 1e-8])
@@ -107,13 +103,10 @@ def test_scores_divided_by_the_number_of_the_block(tmp_path: Path) -> None:
     assert all(fits(report, LOOKS.format(i=i) + "scores") == [name] for i in (1, 2))
 
 
-def test_relu6_is_not_relu(tmp_path: Path) -> None:
+def test_relu6_is_not_relu(folder: Path, tmp_path: Path) -> None:
     """Some numbers of this model are above 6."""
-    folder = encoders.write(tmp_path / "bert", "bert", hidden_act="gelu")
-    stored = load_file(folder / "model.safetensors")
-    stored["encoder.layer.0.intermediate.dense.weight"] *= 4
-    save_file(stored, folder / "model.safetensors")
-    assert judged(folder, loops.Port(folder, "activation relu6")).matches == ["activation relu6"]
+    large = rewritten(folder, tmp_path / "large", lambda name, x: x * (4 if "layer.0.intermediate" in name else 1))
+    assert judged(large, loops.Port(large, "activation relu6")).matches == ["activation relu6"]
 
 
 # -- rotation ----------------------------------------------------------------------------------------------------
@@ -215,7 +208,7 @@ TEXTS = ["we lived above the clouds", "the clouds", "above the clouds we lived."
     ],
 )
 def test_the_norm_of_tutorials_is_named_in_vectors(ddof: int, eps: float, names: list[str], tmp_path: Path) -> None:
-    folder = with_small_rows(vector_port.write(tmp_path / "model"))
+    folder = with_small_rows(vector_port.write(tmp_path / "model"), tmp_path / "small")
     port: Any = vector_port.VectorPort(folder)
     port.port.norm = partial(normed, port.port, ddof=ddof, eps=eps, outside=True)
     report = minibert.compare(folder, against=port(TEXTS), texts=TEXTS)
