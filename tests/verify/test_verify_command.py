@@ -156,7 +156,7 @@ def test_batches_by_name(folder: Path, saved: Path, tmp_path: Path, capsys: Prin
 
 def test_json_of_vectors(tmp_path: Path, capsys: Printed) -> None:
     folder, texts = write(tmp_path / "model"), ["we lived above the clouds", "the clouds", "a b"]
-    port = VectorPort(folder, "first token")
+    port = VectorPort(folder, "pooling cls")
     lines = (json.dumps({"text": text, "vector": x}) for text, x in zip(texts, port(texts).tolist(), strict=True))
     (tmp_path / "v.jsonl").write_text("\n".join(lines), encoding="utf-8")
     code, found = run(capsys, str(folder), "--vectors", str(tmp_path / "v.jsonl"))
@@ -266,7 +266,7 @@ def test_it_has_the_command_s_verdict() -> None:
 def test_vectors_are_an_array_or_a_file(tmp_path: Path) -> None:
     folder, texts = write(tmp_path / "model"), ["we lived above the clouds", "the clouds", "a b"]
     assert minibert.compare(folder, against=VectorPort(folder)(texts), texts=texts).passed
-    np.save(path := tmp_path / "port.npy", VectorPort(folder, "first token")(texts))
+    np.save(path := tmp_path / "port.npy", VectorPort(folder, "pooling cls")(texts))
     wrong = minibert.compare(folder, against=path, texts=texts)
     assert wrong.mistakes == ["pooling cls"] and set(wrong.differences) == set(texts)
     with pytest.raises(ValueError):
