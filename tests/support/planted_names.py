@@ -27,6 +27,9 @@ from planted_ports import (
     setting,
     several,
     taken,
+    terms,
+    torch,
+    turned,
     weight,
 )
 from ports import arrays, verify_part
@@ -53,20 +56,14 @@ def variance(x: Any, less: int = 0) -> Any:
 
 
 def exchanged_norm(own: Any) -> Callable[[Any], Any]:
-    import torch
-
     return lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:], own.bias, own.weight, own.eps)
 
 
 def rms_norm(own: Any) -> Callable[[Any], Any]:
-    import torch
-
     return lambda x: torch.nn.functional.rms_norm(x, x.shape[-1:], own.weight, own.eps) + own.bias
 
 
 def unit_length(own: Any) -> Callable[[Any], Any]:
-    import torch
-
     return lambda x: torch.nn.functional.normalize(x, dim=-1) * own.weight
 
 
@@ -93,7 +90,6 @@ def in_steps(w: Any) -> Any:
 
 def rounded(dtype: str) -> Change:
     """One map's weight and bias."""
-    import torch
 
     def narrow(x: Any) -> Any:
         return x.to(getattr(torch, dtype)).float()
@@ -103,8 +99,6 @@ def rounded(dtype: str) -> Change:
 
 def normed_first(own: Any) -> Callable[[Any], Any]:
     """A LayerNorm as torch makes one, in the place of ModernBERT's Identity."""
-    import torch
-
     return lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:])
 
 
@@ -121,8 +115,6 @@ def weights_of_block_0(model: Any) -> None:
 
 def training(model: Any) -> None:
     """Dropout as in training."""
-    import torch
-
     torch.manual_seed(1)
     model.train()
 
@@ -158,17 +150,8 @@ def joined_so(right: Any, args: Any, named: dict[str, Any]) -> Any:
     return context.unflatten(2, (HEADS, -1)).transpose(2, 3).flatten(2), weights
 
 
-def turned(x: Any, cos: Any, sin: Any) -> Any:
-    import torch
-
-    a, b = x.chunk(2, -1)
-    return x * cos + torch.cat([-b, a], -1) * sin
-
-
 def turned_by(x: Any, first: int = 0) -> Any:
     """x (batch, heads, seq, size), turned by positions from `first` on."""
-    import torch
-
     size = x.shape[-1]
     angle = torch.arange(first, first + x.shape[2])[:, None] * THETA ** (torch.arange(size // 2) / size * -2)
     both = torch.cat([angle, angle], -1)
@@ -185,8 +168,6 @@ def values_turned(right: Any) -> Any:
 
 def turned_before_the_norm(own: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
     """Qwen3's attention with the order of Hunyuan's."""
-    import torch
-
     x, (cos, sin) = args[0], (y.unsqueeze(2) for y in named["position_embeddings"])
     q, k, v = (project(x).unflatten(2, (-1, own.head_dim)) for project in (own.q_proj, own.k_proj, own.v_proj))
     q, k = own.q_norm(turned(q, cos, sin)), own.k_norm(turned(k, cos, sin))
@@ -212,30 +193,6 @@ def unscaled(model: Any) -> None:
     """Llama 3.1's rotation without its scaling."""
     own = model.rotary_emb.inv_freq
     model.rotary_emb.inv_freq = own.new_tensor([5e5 ** (-i / len(own)) for i in range(len(own))])
-
-
-def second_term(change: Callable[[Any, Any, Any], Any]) -> Change:
-    """DeBERTa's position to content changed: from its computation, the distances and the other arguments."""
-
-    def changed(model: Any) -> None:
-        for layer in model.encoder.layer:
-            own = layer.attention.self
-            own.disentangled_attention_bias = both(own, own.disentangled_attention_bias)
-
-    def both(own: Any, right: Any) -> Any:
-        def of(word: str, *args: Any) -> Any:
-            own.pos_att_type, kept = [word], own.pos_att_type
-            made = right(*args)
-            own.pos_att_type = kept
-            return made
-
-        def bias(q: Any, k: Any, distances: Any, *more: Any) -> Any:
-            return of("c2p", q, k, distances, *more) + change(
-                lambda distances: of("p2c", q, k, distances, *more), distances, more)  # fmt: skip
-
-        return bias
-
-    return changed
 
 
 def rows_not_normed(model: Any) -> None:
@@ -303,8 +260,6 @@ def first_token(model: Any) -> None:
 
 
 def normed_twice(model: Any) -> None:
-    import torch
-
     last, right = model.transformer.ln_f, model.lm_head.forward
     model.lm_head.forward = lambda x: right(
         torch.nn.functional.layer_norm(x, x.shape[-1:], last.weight, last.bias, last.eps))  # fmt: skip
@@ -372,10 +327,10 @@ NAMES: dict[str, Planted] = {
         "bert", every(LOOKS + "scores", "") | every(LOOKS + "context", ""),
         in_blocks(LOOKS[:-1], lambda path: around(path, joined_so)), attention={"qkv": numbers_first}),
     # -- distances
-    "DeBERTa's keys as rows": Planted("deberta-v2", every(DEBERTA, UNTURNED), second_term(
-        lambda computed, distances, more: computed(distances).transpose(-1, -2))),
-    "DeBERTa's second distances turned round": Planted("deberta-v2", every(DEBERTA, BACK), second_term(
-        lambda computed, distances, more: computed(-distances))),
+    "DeBERTa's keys as rows": Planted("deberta-v2", every(DEBERTA, UNTURNED), terms(
+        lambda of, distances: of(distances, "c2p") + of(distances, "p2c").transpose(-1, -2))),
+    "DeBERTa's second distances turned round": Planted("deberta-v2", every(DEBERTA, BACK), terms(
+        lambda of, distances: of(distances, "c2p") + of(-distances, "p2c"))),
     "DeBERTa's rows of distances without their norm": Planted("deberta-v2", every(DEBERTA, ""), rows_not_normed),
     "T5's buckets one-sided": Planted("t5", every(f"{T5}.scores", "relative bias of the other direction"), one_sided),
     "MPNet's bias divided too": Planted("mpnet", every("encoder.layer.{i}.attention.attn.scores", ""),

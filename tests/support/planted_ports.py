@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import encoders
-import numpy as np
 from head_files import HEAD_CASE
 from ports import arrays, verify_part
 from safetensors.numpy import load_file, save_file
@@ -23,6 +22,15 @@ from minibert.verify.report import Comparison
 from minibert.verify.subjects import EncoderSubject, encoder_batches
 from minibert.verify.traces import Traces
 
+
+class _Torch:
+    """torch, imported at its first use: where it is not installed, the names of mistakes can be read all the same."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("torch"), name)
+
+
+torch: Any = _Torch()
 Change = Callable[[Any], Any]
 KINDS = ("plain", "left_pad", "long")  # in the long one a window shows
 DEPTH = 3
@@ -134,26 +142,20 @@ def patched(model: Any, wrong: Mapping[str, Any]) -> Iterator[dict[int, Any]]:
 
 
 def by_hand(wrong: Mapping[str, Any], module: Any, q: Any, k: Any, v: Any, mask: Any, scaling: Any, kept: Any) -> Any:
-    import torch
-
-    q, k, v = wrong.get("qkv", lambda q, k, v: (q, k, v))(q, k, v)
-    if k.shape[1] != q.shape[1]:
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    q, k, v = wrong.get("qkv", lambda *projections: projections)(q, k, v)
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     scores = (q @ k.transpose(2, 3)) * (q.shape[-1] ** -0.5 if scaling is None else scaling)
     kept[module.layer_idx] = scores.numpy()
     added = None if mask is None else wrong.get("mask", lambda mask: mask)(mask)
     total = scores if added is None else wrong.get("hide", torch.add)(scores, added)
-    weights = torch.nn.functional.softmax(total, dim=-1)
+    weights = total.softmax(-1)
     if mask is not None:
         weights = wrong.get("after", lambda weights, mask: weights)(weights, mask)
     return (weights @ v).transpose(1, 2).contiguous(), weights
 
 
 def mask_as(kept: float, hidden: float) -> Mapping[str, Any]:
-    def changed(mask: Any) -> Any:
-        return mask * 0 + (mask == 0) * kept + (mask != 0) * hidden
-
-    return {"mask": changed}
+    return {"mask": lambda mask: mask * 0 + (mask == 0) * kept + (mask != 0) * hidden}
 
 
 # -- changes of modules --------------------------------------------------------------------------------------------
@@ -245,14 +247,6 @@ def taken(path: str, other: str) -> Change:
     return changed
 
 
-def other_side(table: Any) -> Any:
-    """T5's rows of keys before the query in the place of those of keys after it."""
-    half = len(table) // 2
-    made = table.roll(half, 0)
-    made[0] = table[0]
-    return made
-
-
 def replaced(name: str, made: Callable[[Any], Any]) -> Change:
     """Another function in the model's own file, made of the one that is there, which `ported` puts back."""
 
@@ -284,44 +278,31 @@ def frequencies(change: Change) -> Change:
     return changed
 
 
-def terms(types: list[str] | None = None, distances: Change = lambda x: x) -> Change:
-    """DeBERTa's scores with some of its terms, whose number the scale still has, or of other distances."""
+def terms(change: Callable[[Callable[..., Any], Any], Any]) -> Change:
+    """DeBERTa's scores with other terms, whose number the scale still has: from a function that gives the terms of one
+    name, or of both, for other distances too, and the distances.
+    """
 
     def changed(model: Any) -> None:
         for layer in model.encoder.layer:
             own = layer.attention.self
             own.disentangled_attention_bias = partial(other, own, own.disentangled_attention_bias)
 
-    def other(own: Any, right: Any, q: Any, k: Any, relative: Any, *rest: Any) -> Any:
-        kept, own.pos_att_type = own.pos_att_type, types or own.pos_att_type
-        found = right(q, k, distances(relative), *rest)
-        own.pos_att_type = kept
-        return found
+    def other(own: Any, right: Any, q: Any, k: Any, distances: Any, *rest: Any) -> Any:
+        def of(distances: Any, *types: str) -> Any:
+            own.pos_att_type, both = types or own.pos_att_type, own.pos_att_type
+            made = right(q, k, distances, *rest)
+            own.pos_att_type = both
+            return made
+
+        return change(of, distances)
 
     return changed
 
 
-def unsqueezed(relative: Any) -> Any:
-    """Distances (1, query, key), each as it is."""
-    import torch
-
-    tokens = torch.arange(relative.shape[-1])
-    return (tokens[:, None] - tokens)[None]
-
-
-def clipped(x: Any, cos: Any, sin: Any, last: int = 7) -> Any:
-    """Rotated as if no token stood after position 7."""
-    places, (a, b) = [min(i, last) for i in range(x.shape[2])], x.chunk(2, -1)
-    both = type(x).new_empty(x, x.shape)
-    half = x.shape[-1] // 2
-    both[..., :half], both[..., half:] = -b, a
-    return x * cos[:, :, places] + both * sin[:, :, places]
-
-
-def more_positions(tensors: dict[str, Any]) -> None:
-    """A table of 160 rows."""
-    name = "embeddings.position_embeddings.weight"
-    tensors[name] = np.sin(np.arange(160 * tensors[name].shape[1], dtype=np.float32)).reshape(160, -1)
+def turned(x: Any, cos: Any, sin: Any) -> Any:
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat([-b, a], -1) * sin
 
 
 def every(path: str, name: str) -> dict[str, str]:
