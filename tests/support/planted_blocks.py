@@ -21,9 +21,9 @@ from planted_ports import (
     called,
     configured,
     every,
-    frequencies,
     in_blocks,
     mask_as,
+    powers_of,
     put,
     replaced,
     rotated_by,
@@ -170,12 +170,12 @@ PLANTED: dict[str, Planted] = {
     "weight and bias": Planted("bert", {B0 + N2: "weight and bias ignored"},
                                several(bias(B0 + N2), weight(B0 + N2, lambda w: w * 0 + 1))),
     "the other norm's": Planted("bert", {B0 + N2: f"weight and bias of {B0}{N1}"}, taken(B0 + N2, B0 + N1)),
-    "no norm": Planted("bert", {B1 + N2: "norm not applied"}, put(B1 + N2, lambda own: lambda x: x)),
+    "no norm": Planted("bert", {B1 + N2: "norm not applied"}, put(B1 + N2, lambda own, x: x)),
     # -- activations, sums
     "quick gelu": Planted("gpt2", {"h.1.mlp.act": "activation quick_gelu"},
-                          put("h.1.mlp.act", lambda own: lambda x: x * (1.702 * x).sigmoid())),
+                          put("h.1.mlp.act", lambda own, x: x * (1.702 * x).sigmoid())),
     "no activation of the gate": Planted("qwen3", {"layers.2.mlp.act_fn": "activation left out"},
-                                         put("layers.2.mlp.act_fn", lambda own: lambda x: x)),
+                                         put("layers.2.mlp.act_fn", lambda own, x: x)),
     "activation not used": Planted("gpt2", {"h.1.mlp.c_proj": "computed from h.1.mlp.c_fc"}, called(
         "h.1.mlp", lambda own, args, named: (own.act(x := own.c_fc(args[0])), own.c_proj(x))[1])),
     "ModernBERT's Wi": Planted(
@@ -227,8 +227,7 @@ PLANTED: dict[str, Planted] = {
     "half of Llama's head": Planted("llama", every(TODAY + "scores", "half of each head rotated"), rotated_by(half)),
     "ModernBERT's cos by repeat_interleave": Planted(
         "modernbert", every("layers.{i}.attn.scores", "cos and sin repeated by neighbours"), rotated_by(side_by_side)),
-    "theta of 1e6": Planted("qwen3", every(TODAY + "scores", "theta 1e+06"), frequencies(
-        lambda x: x.new_tensor([1e6 ** (-i / len(x)) for i in range(len(x))]))),
+    "theta of 1e6": Planted("qwen3", every(TODAY + "scores", "theta 1e+06"), powers_of(1e6)),
     "yarn without its factor": Planted("llama", every(TODAY + "scores", "cos and sin without their factor"),
                                        setting("rotary_emb", attention_scaling=1.0), settings=YARN),
     # -- what a long text alone shows

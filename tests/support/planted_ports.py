@@ -148,7 +148,7 @@ def by_hand(wrong: Mapping[str, Any], module: Any, q: Any, k: Any, v: Any, mask:
     kept[module.layer_idx] = scores.numpy()
     added = None if mask is None else wrong.get("mask", lambda mask: mask)(mask)
     total = scores if added is None else wrong.get("hide", torch.add)(scores, added)
-    weights = total.softmax(-1)
+    weights = torch.nn.functional.softmax(total, dim=-1)  # as transformers calls it: its argument is watched
     if mask is not None:
         weights = wrong.get("after", lambda weights, mask: weights)(weights, mask)
     return (weights @ v).transpose(1, 2).contiguous(), weights
@@ -208,9 +208,9 @@ def around(path: str, made: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any
     return changed
 
 
-def put(path: str, made: Callable[[Any], Any]) -> Change:
-    """Another formula in the place of a module, made of it."""
-    return called(path, lambda own, args, named: made(own)(args[0]))
+def put(path: str, formula: Callable[[Any, Any], Any]) -> Change:
+    """A formula in the place of a module, of the module and its rows."""
+    return called(path, lambda own, args, named: formula(own, args[0]))
 
 
 def setting(path: str, **values: Any) -> Change:
@@ -276,6 +276,10 @@ def frequencies(change: Change) -> Change:
         own.copy_(change(own))
 
     return changed
+
+
+def powers_of(theta: float, slower: int = 1) -> Change:
+    return frequencies(lambda x: x.new_tensor([theta ** (-i / (slower * len(x))) for i in range(len(x))]))
 
 
 def terms(change: Callable[[Callable[..., Any], Any], Any]) -> Change:
