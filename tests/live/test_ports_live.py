@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ from minibert.verify.vectors import judge
 pytestmark = pytest.mark.reference
 
 
-def slow_but(every: int, names: Iterable[str]) -> Iterator[Any]:
+def slow_but(every: int, names: Iterable[str]) -> list[Any]:
     """All cases, marked slow but for one in `every`."""
-    return (pytest.param(name, marks=[pytest.mark.slow] * (i % every > 0)) for i, name in enumerate(names))
+    return [pytest.param(name, marks=[pytest.mark.slow] * (i % every > 0)) for i, name in enumerate(names)]
 
 
 def found_where_it_is(report: Comparison, port: Planted) -> None:
