@@ -92,7 +92,7 @@ def test_each_name_is_planted_by_code_that_is_not_the_list_s() -> None:
     planted = {name for port in ports for name in port.wrong.values()} | {*planted_names.NAMES_OF_LAYERS}
     planted |= {name for port in states for name in (*port.matches, *port.fits.values())} | {*planted_loops.WHOLE}
     planted |= {name for name, _ in planted_vectors.PLANTED.values()}
-    text = Path(__file__).with_name("test_names_of_porters.py").read_text("utf-8")
+    text = Path(__file__).with_name("test_local.py").read_text("utf-8")
     left = {mistake.name for mistake in MISTAKES} - planted
     assert {name for name in left if f'"{name}"' not in text and WITH_EPS not in name} == set()
 

@@ -1,15 +1,19 @@
-"""`minibert verify --encoder` without torch: what it saves and accepts, what it finds, and where."""
+"""`minibert verify --encoder` without torch: what it saves and accepts, what it finds, and where, also at a head."""
 
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import encoders
 import numpy as np
 import pytest
-from command_line import Patch, Printed, failure
-from ports import arrays, few, first_difference, ported, saved_of, verify_encoder
+from command_line import Patch, Printed, failure, ran
+from encoder_files import CASE, copied
+from head_files import HEAD_CASE, HEAD_CASES, HeadCase
+from ports import arrays, by_steps, few, first_difference, ported, saved_of, verify_encoder
 from reference_files import REFERENCE
 from safetensors.numpy import load_file
 
@@ -20,6 +24,7 @@ from minibert.families.parts.config import replace
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify import shipped, subjects
 from minibert.verify.counterparts import Port
+from minibert.verify.mistakes import MISTAKES
 from minibert.verify.reference import Reference
 from minibert.verify.report import ERROR_SHARE, PORT_SHARE, Difference, rms
 from minibert.verify.subjects import AFTER_NORM, ATTENTION, IN_BLOCKS, LONG, EncoderSubject, encoder_batches, trace
@@ -34,6 +39,11 @@ WITH_DECODER = ("t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus")
 def saved(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
     """BERT's own file."""
     return saved_of(folder, tmp_path_factory.mktemp("saved") / "trace.safetensors")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    return tmp_path / "own.safetensors"
 
 
 @pytest.mark.parametrize("name", encoders.CONFIGS)
@@ -173,9 +183,9 @@ def test_the_first_of_several_differences_is_named(folder: Path, saved: dict[str
     assert set(re.findall(r"\w+", kinds.removeprefix("in ").split(";")[0])) == {key.split("|")[0] for key in saved}
 
 
-def test_the_first_difference_is_the_first_to_be_computed(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_the_first_difference_is_the_first_to_be_computed(folders: dict[str, Path], own: Path) -> None:
     """GPT-2's rows of types come before its blocks, though most batches have none."""
-    arrays = saved_of(folders["gpt2"], tmp_path / "own.safetensors")
+    arrays = saved_of(folders["gpt2"], own)
     wrong = {key: value + 1 for key, value in arrays.items() if key.endswith(("|h.0.ln_1", "|wte (types)"))}
     report = verify_encoder(folders["gpt2"], arrays | wrong)
     assert first_difference(report) == "input layer, wte (types), in types; all of input layer:"
@@ -268,9 +278,9 @@ def test_numbers_at_padding_are_not_compared(folder: Path, saved: dict[str, Arra
     assert not verify_encoder(folder, spoilt | {"right_pad|attentions.0": seen}).passed
 
 
-def test_scores_of_a_causal_model_are_compared_where_they_are_seen(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_scores_of_a_causal_model_are_compared_where_they_are_seen(folders: dict[str, Path], own: Path) -> None:
     """Before the mask or after it: what it hides is another program's own."""
-    arrays, name = saved_of(folders["gpt2"], tmp_path / "own.safetensors"), "plain|h.0.attn.scores"
+    arrays, name = saved_of(folders["gpt2"], own), "plain|h.0.attn.scores"
     ahead = ~np.tri(arrays[name].shape[-1], dtype=bool)
     masked = np.where(ahead, np.finfo(np.float32).min, arrays[name])
     assert verify_encoder(folders["gpt2"], arrays | {name: masked}).passed
@@ -336,3 +346,79 @@ def test_an_encoder_is_known_by_all_its_parameters(minilm: Path, tmp_path: Path)
     with load_encoder(ported(tensors, tmp_path, "model.safetensors").parent) as encoder:
         assert shipped.find(encoder) is None
         assert shipped.find(encoder.embeddings) is not None
+
+
+# -- heads -------------------------------------------------------------------------------------------------------
+
+MASKED, CLASSES = HEAD_CASE["bert-masked_word"], HEAD_CASE["bert-classes"]
+
+
+@pytest.mark.parametrize("case", {case.head: case for case in HEAD_CASES}.values(), ids=str)  # one of each head
+def test_of_a_head_what_save_writes_against_accepts(case: HeadCase, own: Path) -> None:
+    arrays = saved_of(case.folder, own)
+    assert "plain|logits" in arrays
+    assert verify_encoder(case.folder, arrays).passed
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("bert-masked_word", "logits"), ("bert-masked_word", "cls.predictions.transform.LayerNorm"),
+     ("bert-classes", "logits"), ("bert-classes", "pooler.activation"), ("gpt2-classes", "logits"),
+     ("electra-replaced_token", "logits")],
+)  # fmt: skip
+def test_the_place_of_a_difference_is_the_head(name: str, key: str, own: Path) -> None:
+    case = HEAD_CASE[name]
+    arrays = saved_of(case.folder, own)
+    arrays[f"types|{key}" if f"types|{key}" in arrays else f"plain|{key}"][0, 0] += 1e-3
+    report = verify_encoder(case.folder, arrays)
+    assert not report.passed and report.matches == []
+    assert first_difference(report).startswith(f"head {case.head}, {key}, in ")
+
+
+def test_logits_at_padding_are_not_compared(own: Path) -> None:
+    arrays = saved_of(MASKED.folder, own)
+    padding = arrays["right_pad|inputs|attention_mask"] == 0
+    for changed, passes in ((padding, True), (~padding, False)):
+        (x := arrays["right_pad|logits"].copy())[changed] = 7
+        assert verify_encoder(MASKED.folder, arrays | {"right_pad|logits": x}).passed == passes
+
+
+def test_logits_alone_are_compared_and_named() -> None:
+    """A head's mistake fits, though nothing else is compared; with another one beside it none does."""
+    with load_encoder(MASKED.folder) as encoder:
+        (mistake,) = [each for each in MISTAKES if each.name == "norm not applied"]
+        head, inputs = EncoderSubject(encoder, partial(load_encoder, MASKED.folder)).head, few(encoder, "plain")
+        traces = {"plain": by_steps(encoder, inputs["plain"], mistake, (subjects.HEAD,), head)}
+    for further, names in ((0, ["norm not applied"]), (1, [])):
+        traces["plain"]["logits"] = traces["plain"]["logits"] + np.float32(further)
+        report = verify_encoder(MASKED.folder, arrays(inputs, traces), only=["logits"])
+        assert not report.passed and report.matches == names
+
+
+def test_batches_whose_token_is_padding_have_no_logits(own: Path) -> None:
+    pairs = [name.split("|", 1) for name in saved_of(CLASSES.folder, own)]
+    kinds = {kind for kind, _ in pairs} - {kind for kind, key in pairs if key == "logits"}
+    assert kinds == {"left_pad", "pads_inside_mask"}
+
+
+@pytest.mark.parametrize(
+    ("case", "config", "said"),
+    [
+        (MASKED, {"architectures": ["BertForMultipleChoice"]}, "logits not compared: .* multiple choice is not"),
+        (HEAD_CASE["bert-masked_word-pretraining"], {"architectures": None}, "logits not compared: .* several heads"),
+        # a port of GPT-2's blocks has no logits, though the table for them is there
+        (HEAD_CASE["gpt2-next_word-unprefixed"], {"architectures": ["GPT2Model"]}, ""),
+    ],
+    ids=str,
+)
+def test_where_and_why_logits_are_not_compared(
+    case: HeadCase, config: dict[str, Any], said: str, own: Path, tmp_path: Path
+) -> None:
+    report = verify_encoder(copied(case, tmp_path / "model", **config), save=own)
+    assert report.passed and re.match(said, report.lines[1])
+    assert not [name for name in load_file(own) if name.endswith("logits")]
+
+
+def test_without_a_head_nothing_is_said_of_logits(own: Path, capsys: Printed) -> None:
+    out, _ = ran(capsys, "verify", "--encoder", "--model", CASE["bert-base"].folder, "--save", own)
+    assert "logits" not in out
