@@ -19,7 +19,6 @@ from planted_ports import (
     around,
     bias,
     called,
-    configured,
     every,
     in_blocks,
     mask_as,
@@ -206,15 +205,15 @@ PLANTED: dict[str, Planted] = {
         "create_bidirectional_mask", lambda right: partial(
             importlib.import_module("transformers.masking_utils").create_causal_mask, past_key_values=None))),
     "ModernBERT's window one narrower": Planted(
-        "modernbert", dict.fromkeys(("attentions.1", "layers.1.attn.scores"), NARROW), configured(local_attention=2)),
+        "modernbert", {"attentions.1": NARROW, "layers.1.attn.scores": NARROW}, setting("config", local_attention=2)),
     "UltraBERT's window as a width": Planted(
         "ultrabert",
         {key.format(i=i): NARROW for i in (0, 2) for key in ("attentions.{i}", TODAY + "scores")},
-        configured(sliding_window=1)),
+        setting("config", sliding_window=1)),
     # -- EmbeddingGemma 2
     "EmbeddingGemma 2's window as a width": Planted(
         GEMMA2, {"attentions.0": "window half as wide", "layers.0.self_attn.scores": "window half as wide"},
-        configured(sliding_window=3), settings={"sliding_window": 6}),
+        setting("config", sliding_window=3), settings={"sliding_window": 6}),
     "EmbeddingGemma 2's piece of another block": Planted(
         GEMMA2, every("layers.{i}.ple_block.per_layer_projection", "piece of the next block"),
         around("ple", lambda right, args, named: right(*args).roll(-1, dims=2))),

@@ -65,34 +65,28 @@ _PLANTED = (
     _one("gemma3_text", "norm before the sum not applied", 1, TODAY + "sum", "layers.{i}.mlp.sum"),
 )  # fmt: skip
 TODAY_MODELS = ("qwen3", "gemma3_text")
-# each mistake in all blocks: a model in which it shows, and the first intermediate that it spoils
-BERT_AT = "encoder.layer.0."
-WHOLE = {
-    "no division by sqrt(head_dim)": ("bert", BERT_AT + "attention.self.scores"),
-    "activation gelu_new": ("bert", BERT_AT + "intermediate.intermediate_act_fn"),
-    "activation gelu": ("gpt2", "h.0.mlp.act"),
-    "mask ignored": ("bert", "attentions.0"),
-    "softmax over the queries": ("bert", "attentions.0"),
-    "norm before instead of after": ("bert", BERT_AT + "attention.self.query"),
-    "residual from the normed x": ("gpt2", "h.0.attn.sum"),
-    "heads split without transposing": ("bert", BERT_AT + "attention.self.scores"),
-    "weight transposed": ("gpt2", "h.0.attn.c_proj"),
-    "q k v in another order: k q v": ("gpt2", "h.0.attn.scores"),
-    "q k v in another order: q v k": ("bert", BERT_AT + "attention.self.key"),
-    "causal mask one token too far": ("gpt2", "attentions.0"),
-    "causal mask forgotten": ("gpt2", "attentions.0"),
-    "scale by head_dim": ("gemma3_text", "layers.0.self_attn.scores"),
-    "queries and keys not rotated": ("qwen3", "layers.0.self_attn.scores"),
-    "key head taken modulo": ("qwen3", "layers.0.self_attn.scores"),
-    "window one token too wide": ("gemma3_text", "attentions.0"),
-    "window forgotten": ("gemma3_text", "attentions.0"),
-    "weight without 1 +": ("gemma3_text", "layers.0.input_layernorm"),
-    "mean subtracted in RMSNorm": ("qwen3", "layers.0.input_layernorm"),
-    "scores divided by the root of 64": ("bert", BERT_AT + "attention.self.scores"),
-    **dict.fromkeys(("queries alone rotated", "keys alone rotated", "one sign of the rotation wrong",
-                     "queries rotated by position +1", "rotary positions divided by 4"),
-                    ("qwen3", "layers.0.self_attn.scores")),
+# each mistake in all blocks, by a model in which it shows, and the first intermediate that it spoils
+_WHOLE: dict[tuple[str, str], tuple[str, ...]] = {
+    ("bert", "encoder.layer.0.attention.self.query"): ("norm before instead of after",),
+    ("bert", "encoder.layer.0.attention.self.key"): ("q k v in another order: q v k",),
+    ("bert", "encoder.layer.0.attention.self.scores"): (
+        "no division by sqrt(head_dim)", "heads split without transposing", "scores divided by the root of 64"),
+    ("bert", "attentions.0"): ("mask ignored", "softmax over the queries"),
+    ("bert", "encoder.layer.0.intermediate.intermediate_act_fn"): ("activation gelu_new",),
+    ("gpt2", "h.0.attn.scores"): ("q k v in another order: k q v",),
+    ("gpt2", "attentions.0"): ("causal mask one token too far", "causal mask forgotten"),
+    ("gpt2", "h.0.attn.c_proj"): ("weight transposed",),
+    ("gpt2", "h.0.attn.sum"): ("residual from the normed x",),
+    ("gpt2", "h.0.mlp.act"): ("activation gelu",),
+    ("qwen3", "layers.0.input_layernorm"): ("mean subtracted in RMSNorm",),
+    ("qwen3", "layers.0.self_attn.scores"): (
+        "queries and keys not rotated", "queries alone rotated", "keys alone rotated", "one sign of the rotation wrong",
+        "queries rotated by position +1", "rotary positions divided by 4", "key head taken modulo"),
+    ("gemma3_text", "layers.0.input_layernorm"): ("weight without 1 +",),
+    ("gemma3_text", "layers.0.self_attn.scores"): ("scale by head_dim",),
+    ("gemma3_text", "attentions.0"): ("window one token too wide", "window forgotten"),
 }  # fmt: skip
+WHOLE = {name: where for where, names in _WHOLE.items() for name in names}
 # what fits single modules too
 FITS_TOO = {"norm before instead of after": {"residual from before the norm"},
             "q k v in another order: k q v": {"scores of k and q"}}  # fmt: skip

@@ -16,7 +16,6 @@ from planted_ports import (
     around,
     bias,
     called,
-    configured,
     every,
     frequencies,
     in_blocks,
@@ -294,7 +293,7 @@ NAMES: dict[str, Planted] = {
         other_layer_types),
     "Gemma's blocks counted from 0": Planted(
         "gemma3_text", {key.format(i=i): OTHER_TYPE for i in (0, 2) for key in (TODAY + "scores", "attentions.{i}")},
-        configured(layer_types=["full_attention", "sliding_attention", "sliding_attention"]),  # i % 3 for (i + 1) % 3
+        setting("config", layer_types=["full_attention", "sliding_attention", "sliding_attention"]),  # i % 3
         settings={"layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}),
     "Qwen3 in Hunyuan's order": Planted(
         "qwen3", {f"{TODAY.format(i=i)}{key}": AFTER_TURN for i in range(3) for key in ("q_norm", "k_norm", "scores")},
@@ -327,9 +326,9 @@ NAMES: dict[str, Planted] = {
                                                called("bert.pooler", lambda own, args, named: args[0][:, 0])),
     "GPT-2's first token": Planted("gpt2-classes", {"score": "first token instead of the last"}, first_token),
     "ModernBERT's first token": Planted("modernbert-classes-mean", {"head.dense": "first token instead of the mean"},
-                                        configured(classifier_pooling="cls")),
+                                        setting("config", classifier_pooling="cls")),
     "ModernBERT's mean": Planted("modernbert-classes", {"head.dense": "mean of the tokens instead of one"},
-                                 configured(classifier_pooling="mean")),
+                                 setting("config", classifier_pooling="mean")),
     "GPT-2's last norm twice": Planted("gpt2-next_word", {"lm_head": ""}, lambda model: around(
         "lm_head", lambda right, args, named: right(model.transformer.ln_f.forward(args[0])))(model)),
     # -- input layers

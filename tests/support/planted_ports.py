@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import encoders
 from head_files import HEAD_CASE
-from ports import arrays, verify_part
+from ports import arrays, verify_encoder
 from safetensors.numpy import load_file, save_file
 
 from minibert.models.open.load_encoder import load_encoder
@@ -55,18 +56,14 @@ def settings(name: str) -> dict[str, Any]:
     """MiniLM's shape, small: 12 heads, three blocks."""
     if name == "gpt2":
         return {"n_embd": 48, "n_head": 6, "n_layer": DEPTH, "n_inner": 96, "n_positions": 48}
-    if name in ("gemma3_text", "ultrabert"):
-        return {"num_hidden_layers": DEPTH, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
     if name in encoders.T5_LIKE:
         return {"num_layers": DEPTH}
-    if name in ("qwen3", "mistral", "ministral3", "llama", "eurobert", "embedding_gemma2_text"):
-        return {"num_hidden_layers": DEPTH}
-    if name == "modernbert":
-        return {"num_hidden_layers": DEPTH, "global_attn_every_n_layers": 2}
-    heads = 12 if name == "bert" else 4
-    return {"num_hidden_layers": DEPTH, "num_attention_heads": heads} | (
-        {"hidden_size": 48, "intermediate_size": 96} if name == "bert" else {}
-    )
+    in_turns = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+    others = {
+        "bert": {"num_attention_heads": 12, "hidden_size": 48, "intermediate_size": 96},
+        "modernbert": {"global_attn_every_n_layers": 2}, "gemma3_text": in_turns, "ultrabert": in_turns,
+    }  # fmt: skip
+    return {"num_hidden_layers": DEPTH, **others.get(name, {})}
 
 
 def written(root: Path, port: Planted) -> Path:
@@ -111,7 +108,7 @@ def judged(port: Planted, folder: Path, states_alone: bool = False) -> Compariso
     inputs, traces = ported(where, port)
     for kind in traces if states_alone else ():
         traces[kind] = {key: x for key, x in traces[kind].items() if key.startswith("hidden_states.")}
-    return verify_part(where, arrays(inputs, traces), encoder=True)
+    return verify_encoder(where, arrays(inputs, traces))
 
 
 # -- attention by hand, in the place of transformers' own function ------------------------------------------------
@@ -129,19 +126,13 @@ def patched(model: Any, wrong: Mapping[str, Any]) -> Iterator[dict[int, Any]]:
         yield kept
         return
     where = importlib.import_module(type(model).__module__)
-    right = where.eager_attention_forward
-
-    def eager(module: Any, q: Any, k: Any, v: Any, mask: Any, scaling: Any = None, **rest: Any) -> Any:
-        return by_hand(wrong, module, q, k, v, mask, scaling, kept)
-
-    where.eager_attention_forward = eager
-    try:
+    with mock.patch.object(where, "eager_attention_forward", partial(by_hand, wrong, kept)):
         yield kept
-    finally:
-        where.eager_attention_forward = right
 
 
-def by_hand(wrong: Mapping[str, Any], module: Any, q: Any, k: Any, v: Any, mask: Any, scaling: Any, kept: Any) -> Any:
+def by_hand(
+    wrong: Mapping[str, Any], kept: Any, module: Any, q: Any, k: Any, v: Any, mask: Any, scaling: Any = None, **_: Any
+) -> Any:
     q, k, v = wrong.get("qkv", lambda *projections: projections)(q, k, v)
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     scores = (q @ k.transpose(2, 3)) * (q.shape[-1] ** -0.5 if scaling is None else scaling)
@@ -161,22 +152,18 @@ def mask_as(kept: float, hidden: float) -> Mapping[str, Any]:
 # -- changes of modules --------------------------------------------------------------------------------------------
 
 
-def weight(path: str, change: Change) -> Change:
+def weight(path: str, change: Change, name: str = "weight") -> Change:
     """Another weight."""
 
     def changed(model: Any) -> None:
-        module = model.get_submodule(path)
-        module.weight.data = change(module.weight.data).contiguous()
+        parameter = getattr(model.get_submodule(path), name)
+        parameter.data = change(parameter.data).contiguous()
 
     return changed
 
 
 def bias(path: str, change: Change = lambda bias: bias * 0) -> Change:
-    def changed(model: Any) -> None:
-        module = model.get_submodule(path)
-        module.bias.data = change(module.bias.data)
-
-    return changed
+    return weight(path, change, "bias")
 
 
 def several(*changes: Change) -> Change:
@@ -214,37 +201,20 @@ def put(path: str, formula: Callable[[Any, Any], Any]) -> Change:
 
 
 def setting(path: str, **values: Any) -> Change:
-    """Other attributes of a module, as its eps."""
+    """Other attributes of a module, as its eps, or of the config, after the model has been made."""
 
     def changed(model: Any) -> None:
+        own = model.config if path == "config" else model.get_submodule(path)
         for name, value in values.items():
-            assert hasattr(model.get_submodule(path), name)
-            setattr(model.get_submodule(path), name, value)
-
-    return changed
-
-
-def configured(**values: Any) -> Change:
-    """Another config, after the model has been made."""
-
-    def changed(model: Any) -> None:
-        for name, value in values.items():
-            assert getattr(model.config, name) != value
-            setattr(model.config, name, value)
+            assert getattr(own, name) != value
+            setattr(own, name, value)
 
     return changed
 
 
 def taken(path: str, other: str) -> Change:
     """Another module's weight and bias."""
-
-    def changed(model: Any) -> None:
-        a, b = model.get_submodule(path), model.get_submodule(other)
-        for name in ("weight", "bias"):
-            if getattr(a, name, None) is not None:
-                getattr(a, name).data = getattr(b, name).data.clone()
-
-    return changed
+    return lambda model: model.get_submodule(path).load_state_dict(model.get_submodule(other).state_dict())
 
 
 def replaced(name: str, made: Callable[[Any], Any]) -> Change:

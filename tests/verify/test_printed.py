@@ -36,15 +36,7 @@ from minibert.equations.input_layer import Array
 from minibert.verify import shipped
 from minibert.verify import verify as verify_module
 from minibert.verify.report import Comparison, compare_ids
-from minibert.verify.shipped import (
-    SEEDS,
-    check_printed,
-    find_printed,
-    half_steps,
-    half_units,
-    printed_models,
-    verify_seed,
-)
+from minibert.verify.shipped import SEEDS, check_printed, find_printed, half_steps, half_units, verify_seed
 from minibert.verify.subjects import Subject, tolerances, trace
 from minibert.verify.verify import verify
 
@@ -116,7 +108,7 @@ def test_printed_sums_are_those_of_printed_rows(model: str, tmp_path: Path) -> N
 
 def test_the_page_counts_the_printed_numbers() -> None:
     page = Path(__file__).parents[2] / "scripts" / "site" / "pages" / "verifier.md"
-    counts = [sum(np.size(entry["printed"]) for entry in printed_of(model)["values"]) for model in printed_models()]
+    counts = [sum(np.size(x["printed"]) for x in printed_of(name)["values"]) for name in shipped.printed_models()]
     assert "{} printed numbers of bert-base-uncased and {} of gpt2".format(*counts) in page.read_text(encoding="utf-8")
 
 
