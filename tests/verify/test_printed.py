@@ -41,6 +41,7 @@ from minibert.verify.subjects import Subject, tolerances, trace
 from minibert.verify.verify import verify
 
 BERT = BY_NAME["bert"]
+OF_BERT, OF_GPT2 = SEEDS
 LOOKUPS = ("embeddings.word_embeddings", "embeddings.token_type_embeddings", "embeddings.position_embeddings")
 
 
@@ -126,10 +127,17 @@ def test_printed_ids_are_the_tokenizer_s(minilm: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
-    """A bert-base-uncased whose printed numbers are the true ones, and whose others are zeros."""
-    folder = write_model(tmp_path_factory.mktemp("hub") / "bert-base-uncased", "bert-base-uncased")
-    return write_bert_tokenizer(folder, minilm)
+def folders(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> dict[str, Path]:
+    """Models whose printed numbers are the true ones, and whose others are zeros."""
+    made = {seed.model: write_model(tmp_path_factory.mktemp("hub") / seed.model, seed.model) for seed in SEEDS}
+    write_bert_tokenizer(made[OF_BERT.model], minilm)
+    write_gpt2_tokenizer(made[OF_GPT2.model])
+    return made
+
+
+@pytest.fixture(scope="module")
+def planted(folders: dict[str, Path]) -> Path:
+    return folders[OF_BERT.model]
 
 
 def only_lookups(values: dict[str, Any]) -> dict[str, Any]:
@@ -190,15 +198,6 @@ def test_tolerances_of_a_layer_without_a_norm() -> None:
 
 MOST = 250_000  # bytes of one model's tensors, header included; measured: 143,360 and 69,632
 HEADER = 1 << 15  # bytes that are asked for first
-OF_BERT, OF_GPT2 = SEEDS
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> dict[str, Path]:
-    made = {seed.model: write_model(tmp_path_factory.mktemp("hub") / seed.model, seed.model) for seed in SEEDS}
-    write_bert_tokenizer(made[OF_BERT.model], minilm)
-    write_gpt2_tokenizer(made[OF_GPT2.model])
-    return made
 
 
 @pytest.fixture
