@@ -121,7 +121,7 @@ WINGS = {
         M("texts", "texts", 'for line in lines), strict=True)', "for line in lines))"),
     )),
     "verify": Wing("verify show", ".", (
-        M("against verify_blocks", "verify/report", "bool(np.all(a == a[:1]))", "True"),
+        M("trace_files against", "verify/report", "bool(np.all(a == a[:1]))", "True"),
         M("vectors", "verify/vectors", "<= len(apart) / 10", "<= len(apart) / 2"),
         M("verify_command against", "verify/report", "int(d.equal * 1000) / 10", "round(d.equal * 100, 1)"),
         M("live pictures", "show/attention", "(query != key) & ~separators", "(query != key)"),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import planted_blocks
 import planted_ports
-from planted_ports import Change, Planted, bias, put, several, weight
+from planted_ports import Change, Planted, around, bias, put, several, torch, weight
 
 from minibert.verify import reference
 from minibert.verify.traces import Traces
@@ -23,17 +23,11 @@ class Honest(NamedTuple):
 
 
 def write(port: Planted, folder: Path) -> tuple[Path, Traces, Traces]:
-    """The model's folder, and the port's inputs and numbers."""
-    where = planted_ports.written(folder, port)
-    return where, *_ported(where, port)
-
-
-def _ported(where: Path, port: Planted) -> tuple[Traces, Traces]:
-    """NumPy has no bfloat16: such numbers are written as float32."""
-    right = reference._array
+    """The model's folder, and the port's inputs and numbers. NumPy has no bfloat16: it is written as float32."""
+    where, right = planted_ports.written(folder, port), reference._array
     reference._array = lambda x: right(x.float() if str(x.dtype) == "torch.bfloat16" else x)
     try:
-        return planted_ports.ported(where, port)
+        return where, *planted_ports.ported(where, port)
     finally:
         reference._array = right
 
@@ -41,18 +35,10 @@ def _ported(where: Path, port: Planted) -> tuple[Traces, Traces]:
 # -- other programs of a product -----------------------------------------------------------------------------------
 
 
-def to(dtype: str) -> Change:
-    import torch
-
-    return lambda model: model.to(getattr(torch, dtype))
-
-
 def loaded_as(dtype: str) -> Change:
     """Round parameters as `from_pretrained(dtype=...)` does; `model.bfloat16()` rounds rotary frequencies too."""
 
     def change(model: Any) -> None:
-        import torch
-
         for parameter in model.parameters():
             parameter.data = parameter.data.to(getattr(torch, dtype))
 
@@ -61,12 +47,10 @@ def loaded_as(dtype: str) -> Change:
 
 def half_as_transformers(model: Any) -> None:
     """T5's `_keep_in_fp32_modules`."""
-    import torch
-
     model.half()
     for path, own in model.named_modules():
         if path.endswith(".wo"):
-            own.to(torch.float32)
+            own.float()
 
 
 def _maps(model: Any) -> list[Any]:
@@ -91,16 +75,9 @@ def in_pieces(model: Any) -> None:
         own.forward = forward
 
 
-def autocast(model: Any) -> None:
-    import torch
-
-    right = model.forward
-
-    def forward(*args: Any, **named: Any) -> Any:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return right(*args, **named)
-
-    model.forward = forward
+def autocast(right: Any, args: Any, named: dict[str, Any]) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return right(*args, **named)
 
 
 HONEST: dict[str, Honest] = {
@@ -115,24 +92,20 @@ HONEST: dict[str, Honest] = {
     "ModernBERT in float16": Honest(Planted("modernbert", {}, loaded_as("float16")), "float16"),
     "BERT in bfloat16": Honest(Planted("bert", {}, lambda model: model.bfloat16()), "bfloat16"),
     "Qwen3 in bfloat16": Honest(Planted("qwen3", {}, loaded_as("bfloat16")), "bfloat16"),
-    "products alone in bfloat16 (autocast)": Honest(Planted("bert", {}, autocast), "bfloat16"),
+    "products alone in bfloat16 (autocast)": Honest(Planted("bert", {}, around("", autocast)), "bfloat16"),
 }
 
 QUERY, VALUE = "encoder.layer.1.attention.self.query", "encoder.layer.0.attention.self.value"
 ACT = "encoder.layer.1.intermediate.intermediate_act_fn"
 
 
-def _relu(own: Any) -> Change:
-    return lambda x: x.relu()
-
-
 WRONG: dict[str, Honest] = {
-    "float16, a bias missing": Honest(
-        Planted("bert", {QUERY: "bias missing"}, several(bias(QUERY), lambda model: model.half())), "float16"),
-    "float16, relu": Honest(
-        Planted("bert", {ACT: "activation relu"}, several(put(ACT, _relu), lambda model: model.half())), "float16"),
-    "bfloat16, a weight transposed": Honest(
-        Planted("bert", {VALUE: "weight transposed"},
-                several(weight(VALUE, lambda x: x.T), lambda model: model.bfloat16())),
+    "float16, a bias missing": Honest(Planted(
+        "bert", {QUERY: "bias missing"}, several(bias(QUERY), lambda model: model.half())), "float16"),
+    "float16, relu": Honest(Planted(
+        "bert", {ACT: "activation relu"}, several(put(ACT, lambda own, x: x.relu()), lambda model: model.half())),
+        "float16"),
+    "bfloat16, a weight transposed": Honest(Planted(
+        "bert", {VALUE: "weight transposed"}, several(weight(VALUE, lambda x: x.T), lambda model: model.bfloat16())),
         "bfloat16"),
 }  # fmt: skip

@@ -34,6 +34,10 @@ def silu(x: float) -> float:
     return x / (1 + math.exp(-x))
 
 
+def relu6(x: float) -> float:
+    return min(max(x, 0.0), 6.0)
+
+
 TODAY: dict[str, Any] = {
     "input": ("embed_tokens", "", ""), "block": "layers.{i}.", "before": True, "causal": True, "last": "norm",
     "looks": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "norms": ("self_attn.q_norm",
@@ -69,12 +73,10 @@ MODELS: dict[str, dict[str, Any]] = {
 class Port:
     """One model folder; `run` gives every intermediate of one batch by the names of a trace."""
 
-    def __init__(
-        self, folder: Path, mistake: str = "", dtype: type = np.float32, blocks: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, folder: Path, mistake: str = "", dtype: type = np.float32, blocks: Sequence[int] = ()) -> None:
         """dtype: of the blocks; the input layer is float32, since its bits are compared.
 
-        blocks: the blocks with the mistake, None for all; then the mistake is also made after the blocks.
+        blocks: the blocks with the mistake, () for all; then the mistake is also made after the blocks.
         """
         self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.tensors = load_file(folder / "model.safetensors")
@@ -98,9 +100,9 @@ class Port:
         mask = given.get("attention_mask", np.ones(len(x)))
         for i in range(self.depth):
             kept[f"hidden_states.{i}"] = x
-            self.wrong = self.mistake if self.blocks is None or i in self.blocks else ""
+            self.wrong = self.mistake if not self.blocks or i in self.blocks else ""
             x = self.block(i, x, mask, kept)
-        self.wrong = self.mistake if self.blocks is None or len(self.blocks) > 1 else ""
+        self.wrong = self.mistake if not self.blocks else ""
         if (last := self.names["last"]) and self.wrong != "last norm not applied":
             x = kept[last] = self.norm(last, x)
         kept[f"hidden_states.{i + 1}"] = x
@@ -195,17 +197,21 @@ class Port:
 
     def rotated(self, i: int, x: Array) -> Array:
         """x (seq, heads, size), each pair of numbers by an angle that grows with the token's position."""
-        if self.wrong == "queries and keys not rotated":
+        of_query = x.shape[1] == self.heads  # there are fewer heads of keys
+        one = "keys alone rotated" if of_query else "queries alone rotated"
+        if self.wrong in ("queries and keys not rotated", one):
             return x
         sliding = self.sliding(i) != (self.wrong == "rotation of the other layer type")
         theta = 1e6 if self.gemma and not sliding else 1e4
-        y, half = x.copy(), self.size // 2
+        y, half, ahead = x.copy(), self.size // 2, of_query and self.wrong == "queries rotated by position +1"
+        slower = 4 if self.wrong == "rotary positions divided by 4" else 1
+        sign = -1 if self.wrong == "one sign of the rotation wrong" else 1
         for place in range(len(x)):
             for pair in range(half):
                 a, b = (pair, pair + half) if "neighbours" not in self.wrong else (2 * pair, 2 * pair + 1)
-                angle = place / theta ** (2 * pair / self.size)
+                angle = (place + ahead) / slower / theta ** (2 * pair / self.size)
                 first, second = x[place, :, a], x[place, :, b]
-                y[place, :, a] = first * math.cos(angle) - second * math.sin(angle)
+                y[place, :, a] = first * math.cos(angle) - sign * second * math.sin(angle)
                 y[place, :, b] = second * math.cos(angle) + first * math.sin(angle)
         return y
 
@@ -224,7 +230,8 @@ class Port:
             wider = {"window one token too wide": 1, "window one token too narrow": -1}.get(self.wrong, 0)
             if query - key >= self.config["sliding_window"] + wider:
                 return True
-        return bool(mask[key] == 0 or (causal and key > last))
+        padding = key >= mask.sum() if self.wrong == "mask taken as a length" else mask[key] == 0
+        return bool(padding or (causal and key > last))
 
     def attention(self, i: int, at: str, x: Array, mask: Array, kept: dict[str, Array]) -> Array:
         seq, n = len(x), self.names
@@ -235,8 +242,9 @@ class Port:
         shared = [h % self.key_heads if "modulo" in self.wrong else h * self.key_heads // self.heads
                   for h in range(self.heads)]  # fmt: skip
         own = self.gemma and self.wrong != "scale by head_dim"
-        divisor = {"no division by sqrt(head_dim)": 1.0, "division by sqrt(dim)": math.sqrt(x.shape[1])}
         usual = math.sqrt(self.config["query_pre_attn_scalar"] if own else self.size)
+        divisor = {"no division by sqrt(head_dim)": 1.0, "division by sqrt(dim)": math.sqrt(x.shape[1]),
+                   "scores divided by the root of 64": 8.0, "scores divided by block + 1": usual * (i + 1)}  # fmt: skip
         by = self.dtype(divisor.get(self.wrong, usual))
         scores = np.zeros((self.heads, seq, seq), self.dtype)
         added = np.zeros((seq, seq), self.dtype)
@@ -272,7 +280,7 @@ class Port:
         if "gate" in n:
             gate = kept[at + n["gate"]] = self.dense(at + n["gate"], x)
         entered, other = (kept[up], gate) if gate is None or self.wrong == "gate and up exchanged" else (gate, kept[up])
-        named = {"activation gelu_new": gelu_by_tanh, "activation gelu": gelu_by_erf}
+        named = {"activation gelu_new": gelu_by_tanh, "activation gelu": gelu_by_erf, "activation relu6": relu6}
         activate = np.vectorize(named.get(self.wrong, n["activation"]), otypes=[self.dtype])
         kept[at + n["act"]] = activate(entered)
         product = kept[at + n["act"]] if other is None else kept[at + n["act"]] * other

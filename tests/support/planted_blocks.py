@@ -12,20 +12,17 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import encoders
+import numpy as np
 from planted_ports import (
     DEPTH,
     Planted,
     around,
     bias,
     called,
-    clipped,
-    configured,
     every,
-    frequencies,
     in_blocks,
     mask_as,
-    more_positions,
-    other_side,
+    powers_of,
     put,
     replaced,
     rotated_by,
@@ -33,7 +30,8 @@ from planted_ports import (
     several,
     taken,
     terms,
-    unsqueezed,
+    torch,
+    turned,
     weight,
 )
 
@@ -62,8 +60,6 @@ def without_factors(model: Any) -> None:
 
 def by_head(q: Any, k: Any, v: Any) -> Any:
     """(batch, heads, seq, size) of a row that was read as [q k v] of head 0, [q k v] of head 1 and so on."""
-    import torch
-
     batch, heads, seq, size = q.shape
     row = torch.cat([x.transpose(1, 2).flatten(2) for x in (q, k, v)], -1)
     return tuple(x.transpose(1, 2) for x in row.view(batch, seq, heads, 3 * size).split(size, -1))
@@ -97,21 +93,20 @@ def masked(at: str, name: str) -> dict[str, str]:
 
 def half(x: Any, cos: Any, sin: Any) -> Any:
     """The first half of each head rotated, by the frequencies of a head of that size."""
-    import torch
-
     first, rest = x.chunk(2, -1)
     size = first.shape[-1]
-    angle = torch.arange(x.shape[2])[:, None] * 10000.0 ** (-2 * torch.arange(size // 2) / size)
-    a, b = first.chunk(2, -1)
-    return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin(), rest], -1)
+    angle = (torch.arange(x.shape[2])[:, None] * 1e4 ** (-2 * torch.arange(size // 2) / size)).repeat(1, 2)
+    return torch.cat([turned(first, angle.cos(), angle.sin()), rest], -1)
 
 
 def side_by_side(x: Any, cos: Any, sin: Any) -> Any:
-    import torch
+    return turned(x, *(y[..., : x.shape[-1] // 2].repeat_interleave(2, -1) for y in (cos, sin)))
 
-    c, s = (y[..., : x.shape[-1] // 2].repeat_interleave(2, -1) for y in (cos, sin))
-    a, b = x.chunk(2, -1)
-    return x * c + torch.cat([-b, a], -1) * s
+
+def clipped(x: Any, cos: Any, sin: Any) -> Any:
+    """Rotated as if no token stood after position 7."""
+    places = [min(i, 7) for i in range(x.shape[2])]
+    return turned(x, cos[:, :, places], sin[:, :, places])
 
 
 def scaled_theta(model: Any) -> None:
@@ -129,7 +124,26 @@ def sinusoids(model: Any) -> None:
     table[:] = table.new_tensor([[(math.sin, math.cos)[j % 2](x) for j, x in enumerate(row)] for row in angle])
 
 
-# -- norms, blocks -----------------------------------------------------------------------------------------------------
+# -- distances, tables, blocks -----------------------------------------------------------------------------------------
+
+
+def unsqueezed(relative: Any) -> Any:
+    """Distances (1, query, key), each as it is."""
+    tokens = torch.arange(relative.shape[-1])
+    return (tokens[:, None] - tokens)[None]
+
+
+def other_side(table: Any) -> Any:
+    """T5's rows of keys before the query in the place of those of keys after it."""
+    made = table.roll(len(table) // 2, 0)
+    made[0] = table[0]
+    return made
+
+
+def more_positions(tensors: dict[str, Any]) -> None:
+    """A table of 160 rows."""
+    name = "embeddings.position_embeddings.weight"
+    tensors[name] = np.sin(np.arange(160 * tensors[name].shape[1], dtype=np.float32)).reshape(160, -1)
 
 
 def exchanged(model: Any) -> None:
@@ -155,12 +169,12 @@ PLANTED: dict[str, Planted] = {
     "weight and bias": Planted("bert", {B0 + N2: "weight and bias ignored"},
                                several(bias(B0 + N2), weight(B0 + N2, lambda w: w * 0 + 1))),
     "the other norm's": Planted("bert", {B0 + N2: f"weight and bias of {B0}{N1}"}, taken(B0 + N2, B0 + N1)),
-    "no norm": Planted("bert", {B1 + N2: "norm not applied"}, put(B1 + N2, lambda own: lambda x: x)),
+    "no norm": Planted("bert", {B1 + N2: "norm not applied"}, put(B1 + N2, lambda own, x: x)),
     # -- activations, sums
     "quick gelu": Planted("gpt2", {"h.1.mlp.act": "activation quick_gelu"},
-                          put("h.1.mlp.act", lambda own: lambda x: x * (1.702 * x).sigmoid())),
+                          put("h.1.mlp.act", lambda own, x: x * (1.702 * x).sigmoid())),
     "no activation of the gate": Planted("qwen3", {"layers.2.mlp.act_fn": "activation left out"},
-                                         put("layers.2.mlp.act_fn", lambda own: lambda x: x)),
+                                         put("layers.2.mlp.act_fn", lambda own, x: x)),
     "activation not used": Planted("gpt2", {"h.1.mlp.c_proj": "computed from h.1.mlp.c_fc"}, called(
         "h.1.mlp", lambda own, args, named: (own.act(x := own.c_fc(args[0])), own.c_proj(x))[1])),
     "ModernBERT's Wi": Planted(
@@ -191,15 +205,15 @@ PLANTED: dict[str, Planted] = {
         "create_bidirectional_mask", lambda right: partial(
             importlib.import_module("transformers.masking_utils").create_causal_mask, past_key_values=None))),
     "ModernBERT's window one narrower": Planted(
-        "modernbert", dict.fromkeys(("attentions.1", "layers.1.attn.scores"), NARROW), configured(local_attention=2)),
+        "modernbert", {"attentions.1": NARROW, "layers.1.attn.scores": NARROW}, setting("config", local_attention=2)),
     "UltraBERT's window as a width": Planted(
         "ultrabert",
         {key.format(i=i): NARROW for i in (0, 2) for key in ("attentions.{i}", TODAY + "scores")},
-        configured(sliding_window=1)),
+        setting("config", sliding_window=1)),
     # -- EmbeddingGemma 2
     "EmbeddingGemma 2's window as a width": Planted(
         GEMMA2, {"attentions.0": "window half as wide", "layers.0.self_attn.scores": "window half as wide"},
-        configured(sliding_window=3), settings={"sliding_window": 6}),
+        setting("config", sliding_window=3), settings={"sliding_window": 6}),
     "EmbeddingGemma 2's piece of another block": Planted(
         GEMMA2, every("layers.{i}.ple_block.per_layer_projection", "piece of the next block"),
         around("ple", lambda right, args, named: right(*args).roll(-1, dims=2))),
@@ -212,8 +226,7 @@ PLANTED: dict[str, Planted] = {
     "half of Llama's head": Planted("llama", every(TODAY + "scores", "half of each head rotated"), rotated_by(half)),
     "ModernBERT's cos by repeat_interleave": Planted(
         "modernbert", every("layers.{i}.attn.scores", "cos and sin repeated by neighbours"), rotated_by(side_by_side)),
-    "theta of 1e6": Planted("qwen3", every(TODAY + "scores", "theta 1e+06"), frequencies(
-        lambda x: x.new_tensor([1e6 ** (-i / len(x)) for i in range(len(x))]))),
+    "theta of 1e6": Planted("qwen3", every(TODAY + "scores", "theta 1e+06"), powers_of(1e6)),
     "yarn without its factor": Planted("llama", every(TODAY + "scores", "cos and sin without their factor"),
                                        setting("rotary_emb", attention_scaling=1.0), settings=YARN),
     # -- what a long text alone shows
@@ -223,13 +236,13 @@ PLANTED: dict[str, Planted] = {
         prepare=more_positions, settings={"max_position_embeddings": 160}),
     # -- distances: DeBERTa, MPNet, T5, umT5
     "DeBERTa without content to position": Planted(
-        "deberta-v2", every(DEBERTA, "content to position missing"), terms(types=["p2c"])),
+        "deberta-v2", every(DEBERTA, "content to position missing"), terms(lambda of, x: of(x, "p2c"))),
     "DeBERTa without position to content": Planted(
-        "deberta-v2", every(DEBERTA, "position to content missing"), terms(types=["c2p"])),
+        "deberta-v2", every(DEBERTA, "position to content missing"), terms(lambda of, x: of(x, "c2p"))),
     "DeBERTa's distances turned round": Planted(
-        "deberta-v2", every(DEBERTA, "distances in the wrong direction"), terms(distances=lambda x: -x)),
+        "deberta-v2", every(DEBERTA, "distances in the wrong direction"), terms(lambda of, x: of(-x))),
     "DeBERTa's far distances clipped": Planted(
-        "deberta-v2", every(DEBERTA, "distances without log buckets"), terms(distances=unsqueezed)),
+        "deberta-v2", every(DEBERTA, "distances without log buckets"), terms(lambda of, x: of(unsqueezed(x)))),
     "DeBERTa's scale for one term": Planted(
         "deberta-v2", every(DEBERTA, "terms not counted in the scale"),
         replaced("scaled_size_sqrt", lambda right: lambda q, _: right(q, 1))),

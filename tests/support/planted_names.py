@@ -16,17 +16,20 @@ from planted_ports import (
     around,
     bias,
     called,
-    configured,
     every,
     frequencies,
     in_blocks,
     mask_as,
+    powers_of,
     put,
     replaced,
     rotated_by,
     setting,
     several,
     taken,
+    terms,
+    torch,
+    turned,
     weight,
 )
 from ports import arrays, verify_part
@@ -45,41 +48,19 @@ HEADS, SIZE, THETA = 12, 4, 1e4
 
 def norm(formula: Callable[[Any, Any], Any]) -> Change:
     """Another LayerNorm after block 1, from the module and x less its mean."""
-    return put(NORM, lambda own: lambda x: formula(own, x - x.mean(-1, keepdim=True)) * own.weight + own.bias)
+    return put(NORM, lambda own, x: formula(own, x - x.mean(-1, keepdim=True)) * own.weight + own.bias)
 
 
 def variance(x: Any, less: int = 0) -> Any:
     return (x * x).sum(-1, keepdim=True) / (x.shape[-1] - less)
 
 
-def exchanged_norm(own: Any) -> Callable[[Any], Any]:
-    import torch
-
-    return lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:], own.bias, own.weight, own.eps)
-
-
-def rms_norm(own: Any) -> Callable[[Any], Any]:
-    import torch
-
-    return lambda x: torch.nn.functional.rms_norm(x, x.shape[-1:], own.weight, own.eps) + own.bias
-
-
-def unit_length(own: Any) -> Callable[[Any], Any]:
-    import torch
-
-    return lambda x: torch.nn.functional.normalize(x, dim=-1) * own.weight
-
-
-def one_pass(own: Any) -> Callable[[Any], Any]:
+def one_pass(own: Any, x: Any) -> Any:
     """By NumPy: a variance in one pass is rounding, which each program has of its own."""
-
-    def normed(x: Any) -> Any:
-        y = x.numpy()
-        mean = y.mean(-1, keepdims=True)
-        root = np.sqrt((y * y).mean(-1, keepdims=True) - mean * mean + np.float32(own.eps))
-        return x.new_tensor((y - mean) / root) * own.weight + own.bias
-
-    return normed
+    y = x.numpy()
+    mean = y.mean(-1, keepdims=True)
+    root = np.sqrt((y * y).mean(-1, keepdims=True) - mean * mean + np.float32(own.eps))
+    return x.new_tensor((y - mean) / root) * own.weight + own.bias
 
 
 def far_from_zero(tensors: dict[str, Any]) -> None:
@@ -91,21 +72,9 @@ def in_steps(w: Any) -> Any:
     return (w / step).round() * step
 
 
-def rounded(dtype: str) -> Change:
+def rounded(narrow: Change) -> Change:
     """One map's weight and bias."""
-    import torch
-
-    def narrow(x: Any) -> Any:
-        return x.to(getattr(torch, dtype)).float()
-
     return several(weight(VALUE, narrow), bias(VALUE, narrow))
-
-
-def normed_first(own: Any) -> Callable[[Any], Any]:
-    """A LayerNorm as torch makes one, in the place of ModernBERT's Identity."""
-    import torch
-
-    return lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:])
 
 
 def residual_of_the_block(own: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
@@ -121,8 +90,6 @@ def weights_of_block_0(model: Any) -> None:
 
 def training(model: Any) -> None:
     """Dropout as in training."""
-    import torch
-
     torch.manual_seed(1)
     model.train()
 
@@ -158,35 +125,16 @@ def joined_so(right: Any, args: Any, named: dict[str, Any]) -> Any:
     return context.unflatten(2, (HEADS, -1)).transpose(2, 3).flatten(2), weights
 
 
-def turned(x: Any, cos: Any, sin: Any) -> Any:
-    import torch
-
-    a, b = x.chunk(2, -1)
-    return x * cos + torch.cat([-b, a], -1) * sin
-
-
 def turned_by(x: Any, first: int = 0) -> Any:
     """x (batch, heads, seq, size), turned by positions from `first` on."""
-    import torch
-
     size = x.shape[-1]
     angle = torch.arange(first, first + x.shape[2])[:, None] * THETA ** (torch.arange(size // 2) / size * -2)
     both = torch.cat([angle, angle], -1)
     return turned(x, both.cos(), both.sin())
 
 
-def queries_one_back(right: Any) -> Any:
-    return lambda q, k, cos, sin: (turned_by(q, -1), turned_by(k))
-
-
-def values_turned(right: Any) -> Any:
-    return lambda module, q, k, v, mask, **named: right(module, q, k, turned_by(v), mask, **named)
-
-
 def turned_before_the_norm(own: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
     """Qwen3's attention with the order of Hunyuan's."""
-    import torch
-
     x, (cos, sin) = args[0], (y.unsqueeze(2) for y in named["position_embeddings"])
     q, k, v = (project(x).unflatten(2, (-1, own.head_dim)) for project in (own.q_proj, own.k_proj, own.v_proj))
     q, k = own.q_norm(turned(q, cos, sin)), own.k_norm(turned(k, cos, sin))
@@ -201,41 +149,6 @@ def other_layer_types(model: Any) -> None:
     other = {"sliding_attention": "full_attention", "full_attention": "sliding_attention"}
     for block in model.layers:
         block.attention_type = other[block.attention_type]
-
-
-def first_block_global(model: Any) -> None:
-    """Gemma's pattern by i % 3 in the place of (i + 1) % 3."""
-    model.config.layer_types = ["full_attention", "sliding_attention", "sliding_attention"]
-
-
-def unscaled(model: Any) -> None:
-    """Llama 3.1's rotation without its scaling."""
-    own = model.rotary_emb.inv_freq
-    model.rotary_emb.inv_freq = own.new_tensor([5e5 ** (-i / len(own)) for i in range(len(own))])
-
-
-def second_term(change: Callable[[Any, Any, Any], Any]) -> Change:
-    """DeBERTa's position to content changed: from its computation, the distances and the other arguments."""
-
-    def changed(model: Any) -> None:
-        for layer in model.encoder.layer:
-            own = layer.attention.self
-            own.disentangled_attention_bias = both(own, own.disentangled_attention_bias)
-
-    def both(own: Any, right: Any) -> Any:
-        def of(word: str, *args: Any) -> Any:
-            own.pos_att_type, kept = [word], own.pos_att_type
-            made = right(*args)
-            own.pos_att_type = kept
-            return made
-
-        def bias(q: Any, k: Any, distances: Any, *more: Any) -> Any:
-            return of("c2p", q, k, distances, *more) + change(
-                lambda distances: of("p2c", q, k, distances, *more), distances, more)  # fmt: skip
-
-        return bias
-
-    return changed
 
 
 def rows_not_normed(model: Any) -> None:
@@ -292,22 +205,12 @@ def in_turns(table: Any) -> Any:
 
 
 def first_token(model: Any) -> None:
-    right = model.forward
-
-    def forward(*args: Any, **named: Any) -> Any:
+    def forward(right: Any, args: Any, named: dict[str, Any]) -> Any:
         made = right(*args, **named)
         made.logits = model.score(made.hidden_states[-1][:, 0])
         return made
 
-    model.forward = forward
-
-
-def normed_twice(model: Any) -> None:
-    import torch
-
-    last, right = model.transformer.ln_f, model.lm_head.forward
-    model.lm_head.forward = lambda x: right(
-        torch.nn.functional.layer_norm(x, x.shape[-1:], last.weight, last.bias, last.eps))  # fmt: skip
+    around("", forward)(model)
 
 
 LOOKS, VALUE = BERT + "attention.self.", B1 + "attention.self.value"
@@ -329,23 +232,27 @@ NAMES: dict[str, Planted] = {
         lambda own, x: x / (variance(x).sqrt() + own.eps))),
     "torch.std and eps": Planted("roberta", {NORM: "variance divided by dim - 1, eps outside the root"}, norm(
         lambda own, x: x / (variance(x, 1).sqrt() + own.eps))),
-    "the mean kept": Planted("bert", {NORM: "RMSNorm for LayerNorm"}, put(NORM, rms_norm)),
-    "gamma for beta": Planted("bert", {NORM: "gamma and beta exchanged"}, put(NORM, exchanged_norm)),
-    "rows of length 1": Planted("llama", {"layers.1.input_layernorm": "RMSNorm by the sum of squares"},
-                                put("layers.1.input_layernorm", unit_length)),
+    "the mean kept": Planted("bert", {NORM: "RMSNorm for LayerNorm"}, put(
+        NORM, lambda own, x: torch.nn.functional.rms_norm(x, x.shape[-1:], own.weight, own.eps) + own.bias)),
+    "gamma for beta": Planted("bert", {NORM: "gamma and beta exchanged"}, put(
+        NORM, lambda own, x: torch.nn.functional.layer_norm(x, x.shape[-1:], own.bias, own.weight, own.eps))),
+    "rows of length 1": Planted(
+        "llama", {"layers.1.input_layernorm": "RMSNorm by the sum of squares"},
+        put("layers.1.input_layernorm", lambda own, x: torch.nn.functional.normalize(x, dim=-1) * own.weight)),
     "Gemma's norms of heads without 1 +": Planted(
         "gemma3_text", every(TODAY + "q_norm", "weight without 1 +") | every(TODAY + "k_norm", "weight without 1 +"),
         several(*(in_blocks(f"{TODAY}{x}_norm", lambda path: weight(path, lambda w: w - 1)) for x in "qk"))),
-    "ModernBERT's block 0 normed": Planted("modernbert", {"layers.0.attn.Wqkv": ""},
-                                           put("layers.0.attn_norm", normed_first)),
+    "ModernBERT's block 0 normed": Planted(  # as torch makes a LayerNorm, in the place of an Identity
+        "modernbert", {"layers.0.attn.Wqkv": ""},
+        put("layers.0.attn_norm", lambda own, x: torch.nn.functional.layer_norm(x, x.shape[-1:]))),
     "training": Planted("bert", dict.fromkeys(
         ["embeddings.LayerNorm", *(key.format(i=i) for i in range(3) for key in (
             "attentions.{i}", BERT + "attention.output.sum", BERT + "output.sum"))], ""), training),
     "E[x^2] - E[x]^2": Planted("bert", {NORM: "variance in one pass"}, put(NORM, one_pass), prepare=far_from_zero),
     # -- weights, residuals
     "a map without its bias": Planted("bert", {VALUE: "bias missing"}, bias(VALUE)),
-    "a map in float16": Planted("bert", {VALUE: "parameters in float16"}, lambda model: rounded("float16")(model)),
-    "a map in bfloat16": Planted("bert", {VALUE: "parameters in bfloat16"}, lambda model: rounded("bfloat16")(model)),
+    "a map in float16": Planted("bert", {VALUE: "parameters in float16"}, rounded(lambda x: x.half().float())),
+    "a map in bfloat16": Planted("bert", {VALUE: "parameters in bfloat16"}, rounded(lambda x: x.bfloat16().float())),
     "a map in int8": Planted("bert", {VALUE: "weights in int8"}, weight(VALUE, in_steps)),
     "a loader's loop that forgets i": Planted(
         "bert", {f"{BERT.format(i=i)}{path}": f"weight and bias of {BERT.format(i=0)}{path}"
@@ -372,10 +279,10 @@ NAMES: dict[str, Planted] = {
         "bert", every(LOOKS + "scores", "") | every(LOOKS + "context", ""),
         in_blocks(LOOKS[:-1], lambda path: around(path, joined_so)), attention={"qkv": numbers_first}),
     # -- distances
-    "DeBERTa's keys as rows": Planted("deberta-v2", every(DEBERTA, UNTURNED), second_term(
-        lambda computed, distances, more: computed(distances).transpose(-1, -2))),
-    "DeBERTa's second distances turned round": Planted("deberta-v2", every(DEBERTA, BACK), second_term(
-        lambda computed, distances, more: computed(-distances))),
+    "DeBERTa's keys as rows": Planted("deberta-v2", every(DEBERTA, UNTURNED), terms(
+        lambda of, distances: of(distances, "c2p") + of(distances, "p2c").transpose(-1, -2))),
+    "DeBERTa's second distances turned round": Planted("deberta-v2", every(DEBERTA, BACK), terms(
+        lambda of, distances: of(distances, "c2p") + of(-distances, "p2c"))),
     "DeBERTa's rows of distances without their norm": Planted("deberta-v2", every(DEBERTA, ""), rows_not_normed),
     "T5's buckets one-sided": Planted("t5", every(f"{T5}.scores", "relative bias of the other direction"), one_sided),
     "MPNet's bias divided too": Planted("mpnet", every("encoder.layer.{i}.attention.attn.scores", ""),
@@ -386,13 +293,14 @@ NAMES: dict[str, Planted] = {
         other_layer_types),
     "Gemma's blocks counted from 0": Planted(
         "gemma3_text", {key.format(i=i): OTHER_TYPE for i in (0, 2) for key in (TODAY + "scores", "attentions.{i}")},
-        first_block_global,
+        setting("config", layer_types=["full_attention", "sliding_attention", "sliding_attention"]),  # i % 3
         settings={"layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}),
     "Qwen3 in Hunyuan's order": Planted(
         "qwen3", {f"{TODAY.format(i=i)}{key}": AFTER_TURN for i in range(3) for key in ("q_norm", "k_norm", "scores")},
         in_blocks(TODAY[:-1], lambda path: called(path, turned_before_the_norm))),
     "queries a position back": Planted("llama", every(TODAY + "scores", "queries rotated by position -1"),
-                                       replaced("apply_rotary_pos_emb", queries_one_back)),
+                                       replaced(
+        "apply_rotary_pos_emb", lambda right: lambda q, k, cos, sin: (turned_by(q, -1), turned_by(k)))),
     "half as fast": Planted("llama", every(TODAY + "scores", "rotary positions divided by 2"),
                             frequencies(lambda x: x / 2)),
     "an eighth as fast": Planted("llama", every(TODAY + "scores", "rotary positions divided by 8"),
@@ -401,15 +309,15 @@ NAMES: dict[str, Planted] = {
                             attention={"qkv": lambda q, k, v: (turned_by(q), turned_by(k), v)}),
     "the sine's sign": Planted("llama", every(TODAY + "scores", "rotated the other way"),
                                rotated_by(lambda x, cos, sin: turned(x, cos, -sin))),
-    "theta^(-j / d)": Planted("qwen3", every(TODAY + "scores", EXPONENT), frequencies(
-        lambda x: x.new_tensor([THETA ** (-j / (2 * len(x))) for j in range(len(x))]))),
+    "theta^(-j / d)": Planted("qwen3", every(TODAY + "scores", EXPONENT), powers_of(THETA, slower=2)),
     "Llama 3.1 without its scaling": Planted(
-        "llama", every(TODAY + "scores", "rotary frequencies not scaled"), unscaled,
+        "llama", every(TODAY + "scores", "rotary frequencies not scaled"), powers_of(5e5),
         settings={"rope_parameters": LLAMA3}),
     "model.bfloat16() for frequencies": Planted("llama", every(TODAY + "scores", "rotary frequencies in bfloat16"),
                                                 frequencies(lambda x: x.bfloat16())),
-    "NomicBERT's values rotated": Planted("nomic_bert", every(TODAY + "context", ""),
-                                          replaced("eager_attention_forward", values_turned)),
+    "NomicBERT's values rotated": Planted("nomic_bert", every(TODAY + "context", ""), replaced(
+        "eager_attention_forward", lambda right: lambda module, q, k, v, mask, **named: right(
+            module, q, k, turned_by(v), mask, **named))),
     "EmbeddingGemma 2's projection as it is": Planted(
         GEMMA2, {"ple.per_layer_projection_norm": "projection's factor left out"},
         setting("ple", per_layer_model_projection_scale=1.0), settings={"rms_norm_eps": 1e-2}),
@@ -418,10 +326,11 @@ NAMES: dict[str, Planted] = {
                                                called("bert.pooler", lambda own, args, named: args[0][:, 0])),
     "GPT-2's first token": Planted("gpt2-classes", {"score": "first token instead of the last"}, first_token),
     "ModernBERT's first token": Planted("modernbert-classes-mean", {"head.dense": "first token instead of the mean"},
-                                        configured(classifier_pooling="cls")),
+                                        setting("config", classifier_pooling="cls")),
     "ModernBERT's mean": Planted("modernbert-classes", {"head.dense": "mean of the tokens instead of one"},
-                                 configured(classifier_pooling="mean")),
-    "GPT-2's last norm twice": Planted("gpt2-next_word", {"lm_head": ""}, normed_twice),
+                                 setting("config", classifier_pooling="mean")),
+    "GPT-2's last norm twice": Planted("gpt2-next_word", {"lm_head": ""}, lambda model: around(
+        "lm_head", lambda right, args, named: right(model.transformer.ln_f.forward(args[0])))(model)),
     # -- input layers
     "position before type": Planted("bert", {"sum": "rows added in the other order"},
                                     around("embeddings", position_before_type)),

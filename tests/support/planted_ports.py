@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import encoders
-import numpy as np
 from head_files import HEAD_CASE
-from ports import arrays, verify_part
+from ports import arrays, verify_encoder
 from safetensors.numpy import load_file, save_file
 
 from minibert.models.open.load_encoder import load_encoder
@@ -23,6 +23,15 @@ from minibert.verify.report import Comparison
 from minibert.verify.subjects import EncoderSubject, encoder_batches
 from minibert.verify.traces import Traces
 
+
+class _Torch:
+    """torch, imported at its first use: where it is not installed, the names of mistakes can be read all the same."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("torch"), name)
+
+
+torch: Any = _Torch()
 Change = Callable[[Any], Any]
 KINDS = ("plain", "left_pad", "long")  # in the long one a window shows
 DEPTH = 3
@@ -47,18 +56,14 @@ def settings(name: str) -> dict[str, Any]:
     """MiniLM's shape, small: 12 heads, three blocks."""
     if name == "gpt2":
         return {"n_embd": 48, "n_head": 6, "n_layer": DEPTH, "n_inner": 96, "n_positions": 48}
-    if name in ("gemma3_text", "ultrabert"):
-        return {"num_hidden_layers": DEPTH, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
     if name in encoders.T5_LIKE:
         return {"num_layers": DEPTH}
-    if name in ("qwen3", "mistral", "ministral3", "llama", "eurobert", "embedding_gemma2_text"):
-        return {"num_hidden_layers": DEPTH}
-    if name == "modernbert":
-        return {"num_hidden_layers": DEPTH, "global_attn_every_n_layers": 2}
-    heads = 12 if name == "bert" else 4
-    return {"num_hidden_layers": DEPTH, "num_attention_heads": heads} | (
-        {"hidden_size": 48, "intermediate_size": 96} if name == "bert" else {}
-    )
+    in_turns = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+    others = {
+        "bert": {"num_attention_heads": 12, "hidden_size": 48, "intermediate_size": 96},
+        "modernbert": {"global_attn_every_n_layers": 2}, "gemma3_text": in_turns, "ultrabert": in_turns,
+    }  # fmt: skip
+    return {"num_hidden_layers": DEPTH, **others.get(name, {})}
 
 
 def written(root: Path, port: Planted) -> Path:
@@ -103,7 +108,7 @@ def judged(port: Planted, folder: Path, states_alone: bool = False) -> Compariso
     inputs, traces = ported(where, port)
     for kind in traces if states_alone else ():
         traces[kind] = {key: x for key, x in traces[kind].items() if key.startswith("hidden_states.")}
-    return verify_part(where, arrays(inputs, traces), encoder=True)
+    return verify_encoder(where, arrays(inputs, traces))
 
 
 # -- attention by hand, in the place of transformers' own function ------------------------------------------------
@@ -121,60 +126,44 @@ def patched(model: Any, wrong: Mapping[str, Any]) -> Iterator[dict[int, Any]]:
         yield kept
         return
     where = importlib.import_module(type(model).__module__)
-    right = where.eager_attention_forward
-
-    def eager(module: Any, q: Any, k: Any, v: Any, mask: Any, scaling: Any = None, **rest: Any) -> Any:
-        return by_hand(wrong, module, q, k, v, mask, scaling, kept)
-
-    where.eager_attention_forward = eager
-    try:
+    with mock.patch.object(where, "eager_attention_forward", partial(by_hand, wrong, kept)):
         yield kept
-    finally:
-        where.eager_attention_forward = right
 
 
-def by_hand(wrong: Mapping[str, Any], module: Any, q: Any, k: Any, v: Any, mask: Any, scaling: Any, kept: Any) -> Any:
-    import torch
-
-    q, k, v = wrong.get("qkv", lambda q, k, v: (q, k, v))(q, k, v)
-    if k.shape[1] != q.shape[1]:
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+def by_hand(
+    wrong: Mapping[str, Any], kept: Any, module: Any, q: Any, k: Any, v: Any, mask: Any, scaling: Any = None, **_: Any
+) -> Any:
+    q, k, v = wrong.get("qkv", lambda *projections: projections)(q, k, v)
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     scores = (q @ k.transpose(2, 3)) * (q.shape[-1] ** -0.5 if scaling is None else scaling)
     kept[module.layer_idx] = scores.numpy()
     added = None if mask is None else wrong.get("mask", lambda mask: mask)(mask)
     total = scores if added is None else wrong.get("hide", torch.add)(scores, added)
-    weights = torch.nn.functional.softmax(total, dim=-1)
+    weights = torch.nn.functional.softmax(total, dim=-1)  # as transformers calls it: its argument is watched
     if mask is not None:
         weights = wrong.get("after", lambda weights, mask: weights)(weights, mask)
     return (weights @ v).transpose(1, 2).contiguous(), weights
 
 
 def mask_as(kept: float, hidden: float) -> Mapping[str, Any]:
-    def changed(mask: Any) -> Any:
-        return mask * 0 + (mask == 0) * kept + (mask != 0) * hidden
-
-    return {"mask": changed}
+    return {"mask": lambda mask: mask * 0 + (mask == 0) * kept + (mask != 0) * hidden}
 
 
 # -- changes of modules --------------------------------------------------------------------------------------------
 
 
-def weight(path: str, change: Change) -> Change:
+def weight(path: str, change: Change, name: str = "weight") -> Change:
     """Another weight."""
 
     def changed(model: Any) -> None:
-        module = model.get_submodule(path)
-        module.weight.data = change(module.weight.data).contiguous()
+        parameter = getattr(model.get_submodule(path), name)
+        parameter.data = change(parameter.data).contiguous()
 
     return changed
 
 
 def bias(path: str, change: Change = lambda bias: bias * 0) -> Change:
-    def changed(model: Any) -> None:
-        module = model.get_submodule(path)
-        module.bias.data = change(module.bias.data)
-
-    return changed
+    return weight(path, change, "bias")
 
 
 def several(*changes: Change) -> Change:
@@ -206,51 +195,26 @@ def around(path: str, made: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any
     return changed
 
 
-def put(path: str, made: Callable[[Any], Any]) -> Change:
-    """Another formula in the place of a module, made of it."""
-    return called(path, lambda own, args, named: made(own)(args[0]))
+def put(path: str, formula: Callable[[Any, Any], Any]) -> Change:
+    """A formula in the place of a module, of the module and its rows."""
+    return called(path, lambda own, args, named: formula(own, args[0]))
 
 
 def setting(path: str, **values: Any) -> Change:
-    """Other attributes of a module, as its eps."""
+    """Other attributes of a module, as its eps, or of the config, after the model has been made."""
 
     def changed(model: Any) -> None:
+        own = model.config if path == "config" else model.get_submodule(path)
         for name, value in values.items():
-            assert hasattr(model.get_submodule(path), name)
-            setattr(model.get_submodule(path), name, value)
-
-    return changed
-
-
-def configured(**values: Any) -> Change:
-    """Another config, after the model has been made."""
-
-    def changed(model: Any) -> None:
-        for name, value in values.items():
-            assert getattr(model.config, name) != value
-            setattr(model.config, name, value)
+            assert getattr(own, name) != value
+            setattr(own, name, value)
 
     return changed
 
 
 def taken(path: str, other: str) -> Change:
     """Another module's weight and bias."""
-
-    def changed(model: Any) -> None:
-        a, b = model.get_submodule(path), model.get_submodule(other)
-        for name in ("weight", "bias"):
-            if getattr(a, name, None) is not None:
-                getattr(a, name).data = getattr(b, name).data.clone()
-
-    return changed
-
-
-def other_side(table: Any) -> Any:
-    """T5's rows of keys before the query in the place of those of keys after it."""
-    half = len(table) // 2
-    made = table.roll(half, 0)
-    made[0] = table[0]
-    return made
+    return lambda model: model.get_submodule(path).load_state_dict(model.get_submodule(other).state_dict())
 
 
 def replaced(name: str, made: Callable[[Any], Any]) -> Change:
@@ -284,44 +248,35 @@ def frequencies(change: Change) -> Change:
     return changed
 
 
-def terms(types: list[str] | None = None, distances: Change = lambda x: x) -> Change:
-    """DeBERTa's scores with some of its terms, whose number the scale still has, or of other distances."""
+def powers_of(theta: float, slower: int = 1) -> Change:
+    return frequencies(lambda x: x.new_tensor([theta ** (-i / (slower * len(x))) for i in range(len(x))]))
+
+
+def terms(change: Callable[[Callable[..., Any], Any], Any]) -> Change:
+    """DeBERTa's scores with other terms, whose number the scale still has: from a function that gives the terms of one
+    name, or of both, for other distances too, and the distances.
+    """
 
     def changed(model: Any) -> None:
         for layer in model.encoder.layer:
             own = layer.attention.self
             own.disentangled_attention_bias = partial(other, own, own.disentangled_attention_bias)
 
-    def other(own: Any, right: Any, q: Any, k: Any, relative: Any, *rest: Any) -> Any:
-        kept, own.pos_att_type = own.pos_att_type, types or own.pos_att_type
-        found = right(q, k, distances(relative), *rest)
-        own.pos_att_type = kept
-        return found
+    def other(own: Any, right: Any, q: Any, k: Any, distances: Any, *rest: Any) -> Any:
+        def of(distances: Any, *types: str) -> Any:
+            own.pos_att_type, both = types or own.pos_att_type, own.pos_att_type
+            made = right(q, k, distances, *rest)
+            own.pos_att_type = both
+            return made
+
+        return change(of, distances)
 
     return changed
 
 
-def unsqueezed(relative: Any) -> Any:
-    """Distances (1, query, key), each as it is."""
-    import torch
-
-    tokens = torch.arange(relative.shape[-1])
-    return (tokens[:, None] - tokens)[None]
-
-
-def clipped(x: Any, cos: Any, sin: Any, last: int = 7) -> Any:
-    """Rotated as if no token stood after position 7."""
-    places, (a, b) = [min(i, last) for i in range(x.shape[2])], x.chunk(2, -1)
-    both = type(x).new_empty(x, x.shape)
-    half = x.shape[-1] // 2
-    both[..., :half], both[..., half:] = -b, a
-    return x * cos[:, :, places] + both * sin[:, :, places]
-
-
-def more_positions(tensors: dict[str, Any]) -> None:
-    """A table of 160 rows."""
-    name = "embeddings.position_embeddings.weight"
-    tensors[name] = np.sin(np.arange(160 * tensors[name].shape[1], dtype=np.float32)).reshape(160, -1)
+def turned(x: Any, cos: Any, sin: Any) -> Any:
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat([-b, a], -1) * sin
 
 
 def every(path: str, name: str) -> dict[str, str]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from functools import cache
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from reference_files import BY_NAME
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from minibert.equations.input_layer import Array
 from minibert.families.parts.heads import BoundHead
@@ -58,6 +59,29 @@ def verify_part(model: str | Path, against: dict[str, Array] | None = None, **op
     return verify(str(model), against=against, **options)
 
 
+verify_encoder = partial(verify_part, encoder=True)
+
+
+def saved_of(folder: Path, path: Path) -> dict[str, Array]:
+    """The keys that verify saves of a whole model: every intermediate of every batch."""
+    assert verify_encoder(folder, save=path).passed
+    return dict(load_file(path))
+
+
+def rewritten(folder: Path, copy: Path, change: Callable[[str, Array], Array]) -> Path:
+    """A copy of a model's folder with other numbers, each tensor's made of its name and its own."""
+    shutil.copytree(folder, copy)
+    for path in copy.rglob("*.safetensors"):
+        save_file({name: np.ascontiguousarray(change(name, x)) for name, x in load_file(path).items()}, path)
+    return copy
+
+
+def first_difference(report: Comparison) -> str:
+    """Its place, its intermediate and its batches, as the report says them."""
+    (line,) = [line for line in report.lines if line.startswith("first difference: ")]
+    return line.removeprefix("first difference: ")
+
+
 def few(encoder: Encoder, *kinds: str) -> Traces:
     """Some of an encoder's batches."""
     batches = encoder_batches(encoder)
@@ -72,7 +96,7 @@ def numbers(folder: Path, port: Any) -> dict[str, Array]:
 
 
 def judged(folder: Path, port: Any, **options: Any) -> Comparison:
-    return verify_part(folder, numbers(folder, port), encoder=True, **options)
+    return verify_encoder(folder, numbers(folder, port), **options)
 
 
 def by_steps(

@@ -103,9 +103,9 @@ def t5_shapes() -> Shapes:
 def shapes_of(model: str) -> Shapes:
     """Return the tensors of model.safetensors by the names that it has on the Hub."""
     if model == "bert-base-uncased":
-        dim = 768
-        head: Shapes = {"bias": (30522,), "transform.dense.weight": (dim, dim), "transform.dense.bias": (dim,)}
-        head |= {"transform.LayerNorm.gamma": (dim,), "transform.LayerNorm.beta": (dim,)}
+        dim, words = 768, 30522
+        head: Shapes = {"bias": (words,), "transform.dense.weight": (dim, dim), "transform.dense.bias": (dim,)}
+        head |= {f"transform.LayerNorm.{name}": (dim,) for name in ("gamma", "beta")}
         pairs: Shapes = {"cls.seq_relationship.weight": (2, dim), "cls.seq_relationship.bias": (2,)}
         named = {f"cls.predictions.{name}": shape for name, shape in head.items()}
         return bert_shapes(dim, 12, ("gamma", "beta")) | named | pairs
@@ -133,9 +133,8 @@ def write_layout(folder: Path, model: str) -> dict[str, np.memmap]:
     shapes, end = shapes_of(model), 0
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     formats = {name: "I64" if name.endswith("position_ids") else "F32" for name in shapes}
-    for name in sorted(
-        shapes, key=lambda name: (formats[name] == "F32", name)
-    ):  # the widest first, as the library does
+    # the widest first, as the library does
+    for name in sorted(shapes, key=lambda name: (formats[name] == "F32", name)):
         begin, end = end, end + math.prod(shapes[name]) * (4 if formats[name] == "F32" else 8)
         header[name] = {"dtype": formats[name], "shape": shapes[name], "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()

@@ -1,7 +1,7 @@
 """From texts to vectors once more, as somebody ports a sentence model who has never seen this package.
 
 The tokenizers library splits, `loops.Port` computes the blocks, and pooling is written out. `wrong` names mistakes, as
-many as are wanted, each made where people make it.
+many as are wanted, each made where people make it; the names are those that verify should find.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 LONGEST = 14  # tokens, where the position table has more
 PROMPT = "clouds "
-IN_BLOCKS = {"activation gelu_new": "activation gelu_new", "causal": "causal mask where there is none"}
+IN_BLOCKS = ("activation gelu_new", "causal mask where there is none")
 REQUEST = 8  # texts that are padded together
 
 
-def write(folder: Path, pooling: str = "mean", kind: str = "bert") -> Path:
+def write(folder: Path, kind: str = "bert") -> Path:
     """A seeded BERT, or another kind, with tokenizer, pooling, normalization, a default prompt and a longest length."""
     encoders.write(folder, kind)
     checkpoints.write_wordpiece(folder)
-    names = [("0", "", "Transformer"), ("1", "1_Pooling", "Pooling"), ("2", "2_Normalize", "Normalize")]
     modules = [
-        {"idx": i, "name": name, "path": path, "type": f"sentence_transformers.models.{type_}"}
-        for i, (name, path, type_) in enumerate(names)
+        {"idx": i, "name": f"{i}", "path": path, "type": f"sentence_transformers.models.{path[2:] or 'Transformer'}"}
+        for i, path in enumerate(("", "1_Pooling", "2_Normalize"))
     ]
     (folder / "1_Pooling").mkdir()
     for name, content in {
         "modules.json": modules,
-        "1_Pooling/config.json": {"word_embedding_dimension": encoders.DIM, "pooling_mode": pooling},
+        "1_Pooling/config.json": {"word_embedding_dimension": encoders.DIM, "pooling_mode": "mean"},
         "sentence_bert_config.json": {"max_seq_length": LONGEST, "do_lower_case": False},
         "config_sentence_transformers.json": {"prompts": {"query": PROMPT}, "default_prompt_name": "query"},
     }.items():
@@ -46,40 +45,36 @@ def write(folder: Path, pooling: str = "mean", kind: str = "bert") -> Path:
 class VectorPort:
     """One folder of `write`; called with texts it gives their vectors."""
 
-    def __init__(self, folder: Path, *wrong: str, dtype: type = np.float32) -> None:
+    def __init__(self, folder: Path, *wrong: str) -> None:
         from tokenizers import Tokenizer, normalizers
 
         self.wrong = set(wrong)
-        inside = [IN_BLOCKS[name] for name in wrong if name in IN_BLOCKS]
-        self.port = loops.Port(folder, inside[0] if inside else "", dtype)
-        self.depth = self.port.config["num_hidden_layers"] - ("last block missing" in self.wrong)
+        self.port = loops.Port(folder, next((name for name in IN_BLOCKS if name in wrong), ""))
+        self.depth = self.port.config["num_hidden_layers"] - ("last block missing" in wrong)
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        settings = {"lowercase": "case kept" not in self.wrong, "strip_accents": "accents kept" not in self.wrong}
-        self.tokenizer.normalizer = normalizers.BertNormalizer(**settings)
+        self.tokenizer.normalizer = normalizers.BertNormalizer(
+            lowercase="case kept" not in wrong, strip_accents="accents kept" not in wrong
+        )
 
     def __call__(self, texts: Sequence[str]) -> Array:
         counts = [len(self.ids(text)) for text in texts]
-        requests = [counts[i - i % REQUEST :][:REQUEST] for i in range(len(texts))]
-        longest = [max(counts) for counts in requests]
+        longest = [max(counts[i - i % REQUEST :][:REQUEST]) for i in range(len(texts))]
         made = np.stack([self.vector(text, most) for text, most in zip(texts, longest, strict=True)])
         if "vectors not normalized" not in self.wrong:
             made = made / np.sqrt((made * made).sum(1, keepdims=True))
-        if "truncated to 6" in self.wrong:
-            made = made[:, :6]
-        return np.asarray(made, np.float32)
+        return np.asarray(made[:, :6] if "truncated to the first 6 numbers" in self.wrong else made, np.float32)
 
     def ids(self, text: str) -> list[int]:
         prompts = {"prompt missing": "", "prompt doubled": 2 * PROMPT}
         prompt = next((text for name, text in prompts.items() if name in self.wrong), PROMPT)
         ids = list(self.tokenizer.encode(prompt + text).ids)
-        longest = LONGEST
-        if len(ids) > longest:
-            at_the_end = [*ids[: longest - 1], ids[-1]]
-            others = {"beginning cut": [ids[0], *ids[1 - longest :]], "ids cut": ids[:longest]}
+        if len(ids) > LONGEST:
+            at_the_end = [*ids[: LONGEST - 1], ids[-1]]
+            others = {"truncated at the beginning": [ids[0], *ids[1 - LONGEST :]],
+                      "special tokens truncated": ids[:LONGEST]}  # fmt: skip
             ids = next((others[name] for name in others if name in self.wrong), at_the_end)
-        if "no [CLS]" in self.wrong:
-            ids = ids[1:]
-        return ids[:-1] if "no [SEP]" in self.wrong else ids
+        first = 1 if "first special token left out" in self.wrong else 0
+        return ids[first:-1] if "last special token left out" in self.wrong else ids[first:]
 
     def vector(self, text: str, longest: int) -> Array:
         ids = self.ids(text)
@@ -89,21 +84,17 @@ class VectorPort:
             batch["attention_mask"] = (batch["input_ids"] != 0).astype(np.int64)
         start = 1 if "positions from 1" in self.wrong else 0
         batch["position_ids"] = np.arange(start, start + count + pads)[None]
-        if "types of 1" in self.wrong:
+        if "type 1 for all tokens" in self.wrong:
             batch["token_type_ids"] = np.ones_like(batch["input_ids"])
-        made = self.port.run(batch)
-        rows = made[f"hidden_states.{self.depth}"][0]
+        rows = self.port.run(batch)[f"hidden_states.{self.depth}"][0]
         if "padding pooled" not in self.wrong:
             rows = rows[:count]
-        if "special tokens not pooled" in self.wrong:
+        if "special tokens left out of pooling" in self.wrong:
             rows = rows[1:-1]
-        if "[CLS] not pooled" in self.wrong:
+        if "first special token left out of pooling" in self.wrong:
             rows = rows[1:]
-        if "first token" in self.wrong:
-            return rows[0]
-        if "largest" in self.wrong:
-            return rows.max(0)
-        if "last token" in self.wrong:
-            return rows[-1]
-        weights = np.arange(1, len(rows) + 1) if "weighted" in self.wrong else np.ones(len(rows))
-        return (rows * weights[:, None].astype(rows.dtype)).sum(0) / rows.dtype.type(weights.sum())
+        poolings = {"pooling cls": rows[0], "pooling max": rows.max(0), "pooling lasttoken": rows[-1]}
+        for name in poolings.keys() & self.wrong:
+            return poolings[name]
+        weights = np.arange(1, len(rows) + 1) if "pooling weightedmean" in self.wrong else np.ones(len(rows))
+        return np.asarray((rows * weights[:, None].astype(rows.dtype)).sum(0) / rows.dtype.type(weights.sum()))

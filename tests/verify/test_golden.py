@@ -33,18 +33,20 @@ from minibert.verify.verify import verify
 
 SCRIPT = module_of(REFERENCE.parent.parent / "scripts" / "reference" / "golden.py")
 GOLDEN = REFERENCE / "golden.safetensors"
+INPUTS, TRACES = read_traces(GOLDEN)
 PAGE = (REFERENCE / "GOLDEN.md").read_text(encoding="utf-8")
 MINIBERT = f"[{sys.executable!r}, '-m', 'minibert'"
 TOLERANCE = 2e-6  # after the norm; measured with the page's own code: 2.5e-7
 
 
+def same_bytes(arrays: dict[str, Any], others: dict[str, Any]) -> bool:
+    return {name: x.tobytes() for name, x in arrays.items()} == {name: x.tobytes() for name, x in others.items()}
+
+
 def test_the_file_is_what_the_script_makes(tmp_path: Path) -> None:
     shutil.copytree(REFERENCE / "bert", tmp_path / "bert")
     SCRIPT.write_golden(tmp_path)
-    made, kept = load_file(tmp_path / SCRIPT.NAME), load_file(GOLDEN)
-    assert made.keys() == kept.keys()
-    assert all(made[name].tobytes() == kept[name].tobytes() for name in made)
-    assert GOLDEN.stat().st_size < 50_000
+    assert same_bytes(load_file(tmp_path / SCRIPT.NAME), load_file(GOLDEN)) and GOLDEN.stat().st_size < 50_000
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +88,7 @@ def test_a_golden_file_is_a_checkpoint_and_what_transformers_computes(archive: P
     assert about["config"] == json.loads((folder / "config.json").read_text("utf-8"))
     assert about["config"]["architectures"] == [row.architecture] and about["versions"]["transformers"]
     weights = load_file(folder / "model.safetensors")
-    assert {name: array.tobytes() for name, array in golden.items() if "|" not in name} == {
-        name: array.tobytes() for name, array in weights.items()
-    }
+    assert same_bytes({name: array for name, array in golden.items() if "|" not in name}, weights)
     inputs, traces = read_traces(folder / SCRIPT.NAME)
     assert {key for named in traces.values() for key in named} == {*about["order"]}
     for kind, named in case.read[1].items():
@@ -105,52 +105,38 @@ def test_it_is_a_checkpoint_and_its_traces_are_the_layer_s(tmp_path: Path) -> No
         config = file.metadata()["config"]
     (tmp_path / "config.json").write_text(config, encoding="utf-8")
     shutil.copy(GOLDEN, tmp_path / "model.safetensors")
-    inputs, theirs = read_traces(GOLDEN)
-    assert json.loads(config)["model_type"] == "bert" and len(inputs) == 10
+    assert json.loads(config)["model_type"] == "bert" and len(INPUTS) == 10
     found = verify(str(tmp_path), against=GOLDEN)
-    assert found.passed and sum(len(d.kinds) for d in found.compared) == sum(map(len, theirs.values()))
+    assert found.passed and sum(len(d.kinds) for d in found.compared) == sum(map(len, TRACES.values()))
 
 
 def test_the_page_names_what_is_there() -> None:
-    inputs, traces = read_traces(GOLDEN)
-    names = set(load_file(GOLDEN))
-    page = PAGE.replace("\\|", "|")
-    for kind in inputs:
+    golden, page = load_file(GOLDEN), PAGE.replace("\\|", "|")
+    for kind in INPUTS:
         assert f"`{kind}`" in page or f"`{kind}|" in page, kind
     shown = [name for name in re.findall(r"`([^`\n]+)`", page) if "|" in name and "<" not in name]
-    assert len(shown) >= 7
-    assert set(shown) <= names
+    assert len(shown) >= 7 and set(shown) <= set(golden)
     for name, shape in re.findall(r"^\| `(embeddings\S+)` \| \(([\d, ]+)\)", page, re.MULTILINE):
-        assert load_file(GOLDEN)[name].shape == tuple(int(size) for size in shape.split(","))
-    assert {key for named in traces.values() for key in named} >= {"position_ids", "sum"}
+        assert golden[name].shape == tuple(int(size) for size in shape.split(","))
+    assert {key for named in TRACES.values() for key in named} >= {"position_ids", "sum"}
 
 
-def page_code() -> Any:
+@pytest.mark.parametrize("kind", sorted(INPUTS))
+def test_the_page_s_own_code_passes(kind: str) -> None:
     space: dict[str, Any] = {"np": np}
     exec(compile(recipe("def bert_input"), "GOLDEN.md", "exec"), space)
-    return space["bert_input"]
-
-
-@pytest.mark.parametrize("kind", sorted(read_traces(GOLDEN)[0]))
-def test_the_page_s_own_code_passes(kind: str) -> None:
-    inputs, traces = read_traces(GOLDEN)
-    output = page_code()(load_file(GOLDEN), inputs[kind])
-    want = traces[kind]["embeddings.LayerNorm"]
+    output, want = space["bert_input"](load_file(GOLDEN), INPUTS[kind]), TRACES[kind]["embeddings.LayerNorm"]
     assert output.dtype == np.float32
     assert np.max(np.abs(output - want) / np.maximum(1, np.abs(want))) <= TOLERANCE
 
 
 def test_the_page_s_figures_of_mistakes() -> None:
     """By 3 %, by 1e-3, by 0.5: what is said of step 7 is measured."""
-    inputs, theirs = read_traces(GOLDEN)
     with minibert.load(REFERENCE / "bert") as layer:
-        for name, low, high in (
-            ("variance divided by dim - 1", 0.02, 0.1),
-            ("eps 1e-05", 5e-4, 5e-3),
-            ("weight and bias ignored", 0.3, 1.0),
-        ):
-            ours = {"golden_plain": with_mistake(layer, name, inputs["golden_plain"])}
-            found = compare(ours, theirs, {}, dict.fromkeys(ours["golden_plain"], TOLERANCE))
+        for name, low, high in (("variance divided by dim - 1", 0.02, 0.1), ("eps 1e-05", 5e-4, 5e-3),
+                                ("weight and bias ignored", 0.3, 1.0)):  # fmt: skip
+            ours = {"golden_plain": with_mistake(layer, name, INPUTS["golden_plain"])}
+            found = compare(ours, TRACES, {}, dict.fromkeys(ours["golden_plain"], TOLERANCE))
             (norm,) = [d for d in found if d.key == "embeddings.LayerNorm"]
             assert low <= norm.largest <= high, (name, norm.largest)
 
@@ -165,8 +151,8 @@ def test_the_table_of_vectors_has_every_planted_mistake() -> None:
 
 def test_what_llama_cpp_and_candle_write_is_read_by_the_page_s_recipes(tmp_path: Path, monkeypatch: Patch) -> None:
     """The files hold what a right port computes, under the names of the page: Rust is not run, its names are read."""
-    folder, names = encoders.write(tmp_path / "model", "bert"), {"Qcur": "self.query", "kqv_out": "self.context"}
-    names |= {"Kcur": "self.key", "Vcur": "self.value"}
+    folder = encoders.write(tmp_path / "model", "bert")
+    names = {"Qcur": "self.query", "Kcur": "self.key", "Vcur": "self.value", "kqv_out": "self.context"}
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dump").mkdir()
     ids = np.array([[2, 5, 7, 3]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import planted_vectors
 import pytest
 from command_line import Patch
 from head_files import HEAD_CASE
-from ports import arrays, by_steps, few, numbers, verify_part
+from ports import arrays, by_steps, few, first_difference, judged, numbers, verify_encoder
 
 from minibert.equations.input_layer import Array
 from minibert.families.parts.plan import run
@@ -38,7 +39,6 @@ from minibert.verify.verify import compare_with, read_against
 
 PAGE = (Path(verify_module.__file__).parent / "MISTAKES.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (?!name|---)(.+?) \| (.+) \|$", PAGE.partition("## Vectors")[0], re.M)
-verify_encoder = partial(verify_part, encoder=True)
 PLAIN_TOLERANCE = 3e-5  # times max(1, size), packed against padded; measured 1.2e-5, with the kernels of Haswell
 # each mistake of blocks can be made in one of these models
 MODELS = ("bert", "gpt2", "mpnet", "modernbert", "gemma3_text", "embedding_gemma2_text", "umt5", "deberta-v2")
@@ -71,16 +71,12 @@ SAME = (
 )  # fmt: skip
 
 
-def named(encoder: Encoder, name: str) -> list[Mistake]:
+def named(name: str) -> list[Mistake]:
     return [mistake for mistake in MISTAKES if mistake.name == name]
 
 
 def blocks_of(encoder: Encoder) -> list[At]:
     return [at for at in all_places(encoder) if at.block]
-
-
-def ported(encoder: Encoder, batch: dict[str, Array], mistake: Mistake, *scope: Any) -> dict[str, Array]:
-    return by_steps(encoder, batch, mistake, *scope)
 
 
 def test_the_page_is_made_from_the_list() -> None:
@@ -96,7 +92,7 @@ def test_each_name_is_planted_by_code_that_is_not_the_list_s() -> None:
     planted = {name for port in ports for name in port.wrong.values()} | {*planted_names.NAMES_OF_LAYERS}
     planted |= {name for port in states for name in (*port.matches, *port.fits.values())} | {*planted_loops.WHOLE}
     planted |= {name for name, _ in planted_vectors.PLANTED.values()}
-    text = Path(__file__).with_name("test_names_of_porters.py").read_text("utf-8")
+    text = Path(__file__).with_name("test_local.py").read_text("utf-8")
     left = {mistake.name for mistake in MISTAKES} - planted
     assert {name for name in left if f'"{name}"' not in text and WITH_EPS not in name} == set()
 
@@ -115,11 +111,11 @@ def test_the_steps_give_the_encoder_s_numbers(name: str, folders: dict[str, Path
                     assert off.max() <= PLAIN_TOLERANCE, (kind, key)
 
 
-def first_numbers(encoder: Encoder, batch: dict[str, Array], mistake: Mistake | None) -> dict[str, Array]:
+def first_numbers(encoder: Encoder, batch: dict[str, Array], mistake: Mistake) -> dict[str, Array]:
     """The intermediates of the first block that a mistake changes; empty if it changes no block."""
     values = {**begin(batch), "hidden_states.0": encoder.embeddings(**batch)}
     for at in blocks_of(encoder):
-        wrong = with_mistake(mistake, at) if mistake else None
+        wrong = with_mistake(mistake, at)
         found = dict(run(wrong or at.plan, values))
         if wrong:
             return found
@@ -130,41 +126,37 @@ def first_numbers(encoder: Encoder, batch: dict[str, Array], mistake: Mistake | 
 def test_each_mistake_is_told_from_the_right_model_and_from_the_others(name: str, folders: dict[str, Path]) -> None:
     """Only mistakes in one row of `SAME` may have the same numbers."""
     with load_encoder(folders[name]) as encoder, np.errstate(all="ignore"):
-        made: dict[str, dict[str, Array]] = {"": {}}
-        for mistake in MISTAKES:
-            if found := first_numbers(encoder, few(encoder, "left_pad")["left_pad"], mistake):
-                made[f"{mistake.name}|{len(made)}"] = found
-        right = by_steps(encoder, few(encoder, "left_pad")["left_pad"])
-    assert len(made) > 40
-    del made[""]
+        batch = few(encoder, "left_pad")["left_pad"]
+        made = [(each.name, found) for each in MISTAKES if (found := first_numbers(encoder, batch, each))]
+        right = by_steps(encoder, batch)
+    assert len(made) >= 40
     seen: dict[bytes, str] = {}
-    for key, found in made.items():
-        mistake_name = key.partition("|")[0]
+    for mistake, found in made:
         changed = [k for k, x in found.items() if x.shape != right[k].shape or not np.allclose(x, right[k], 1e-5, 1e-5)]
         can_be_small = re.fullmatch(
             "eps .*|variance .*|theta .*|mask from the ids|.* in long texts|.* to a distance of .*"
             "|projection's factor .*",  # the norm after it divides by the size: only eps shows the factor
-            mistake_name,
+            mistake,
         )
-        assert changed or can_be_small, f"{mistake_name!r} changes no number of {name}"
+        assert changed or can_be_small, f"{mistake!r} changes no number of {name}"
         if changed:
             numbers = np.round(found[changed[0]].astype(np.float64), 3).tobytes() + changed[0].encode()
-            other = seen.setdefault(numbers, mistake_name)
-            together = any(re.fullmatch(one, other) and re.fullmatch(one, mistake_name) for one in SAME)
-            advice = f"{other!r} and {mistake_name!r} have the same numbers in {name}: a row of SAME may allow it"
-            assert other == mistake_name or together, advice
+            other = seen.setdefault(numbers, mistake)
+            together = any(re.fullmatch(one, other) and re.fullmatch(one, mistake) for one in SAME)
+            advice = f"{other!r} and {mistake!r} have the same numbers in {name}: a row of SAME may allow it"
+            assert other == mistake or together, advice
 
 
 def test_padding_seen_is_seen_in_the_blocks_without_a_window_too(folders: dict[str, Path]) -> None:
     with load_encoder(folders["modernbert"]) as encoder:
-        (mistake,) = named(encoder, "padding seen")
+        (mistake,) = named("padding seen")
         assert all(with_mistake(mistake, at) for at in blocks_of(encoder))
 
 
-def test_a_mask_from_the_ids_is_the_right_one_for_rows_without_ids(folders: dict[str, Path]) -> None:
+def test_a_mask_from_the_ids_is_the_right_one_for_rows_without_ids(folder: Path) -> None:
     """So its name fits in all batches, also with inputs_embeds."""
-    with load_encoder(folders["bert"]) as encoder:
-        (mistake,) = named(encoder, "mask from the ids")
+    with load_encoder(folder) as encoder:
+        (mistake,) = named("mask from the ids")
         batch = encoder_batches(encoder)["inputs_embeds"]
         found, right = first_numbers(encoder, batch, mistake), by_steps(encoder, batch)
         assert found and all(np.array_equal(x, right[key]) for key, x in found.items())
@@ -182,8 +174,8 @@ def test_the_theta_of_the_model_is_no_mistake(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["bert", "gpt2", *planted_loops.TODAY_MODELS])
 def test_a_right_port_passes(name: str, folders: dict[str, Path]) -> None:
     """Sums in another order, one token at a time: every intermediate is within the tolerance."""
-    report = planted_loops.judged(planted_loops.Planted(name, "", (), {}), folders[name])
-    assert report.passed and report.local == [], "\n".join(report.lines)
+    report = judged(folders[name], loops.Port(folders[name]))
+    assert report.passed and report.local == [], str(report)
     assert 0 < max(d.largest for d in report.compared) <= IN_BLOCKS  # measured 5.7e-6
     assert "no difference beyond what rounding allows" in report.lines
 
@@ -192,30 +184,28 @@ def test_a_right_port_passes(name: str, folders: dict[str, Path]) -> None:
 def test_a_mistake_in_all_blocks_of_a_port_by_loops_is_named(name: str, folders: dict[str, Path]) -> None:
     """No other mistake fits, and the difference begins at the step that makes it."""
     model, key = planted_loops.WHOLE[name]
-    report = planted_loops.judged(planted_loops.Planted(model, name, (0, 1), {}), folders[model])
-    assert not report.passed and report.matches == [name], report.lines
+    report = judged(folders[model], loops.Port(folders[model], name))
+    assert not report.passed and report.matches == [name], str(report)
     assert any(line.startswith(f"matches: {name}. ") for line in report.lines)
-    (first,) = [line for line in report.lines if line.startswith("first difference: ")]
-    assert first.startswith(f"first difference: block 0, {key}, in ")
+    assert first_difference(report).startswith(f"block 0, {key}, in ")
+    assert {fit for each in report.local for fit in each.fits} == {name} | planted_loops.FITS_TOO.get(name, set())
+    assert all(name in each.fits for each in report.local)
 
 
 @pytest.mark.parametrize("which", ["first", "second"])
 def test_a_mistake_at_one_of_two_residuals_is_not_the_mistake_at_both(which: str, folders: dict[str, Path]) -> None:
-    planted = planted_loops.Planted("gpt2", f"{which} residual from the normed x", (0, 1), {})
-    report = planted_loops.judged(planted, folders["gpt2"])
+    report = judged(folders["gpt2"], loops.Port(folders["gpt2"], f"{which} residual from the normed x"))
     assert not report.passed and report.matches == []
 
 
-def test_a_mistake_is_named_where_the_port_rounds_less_than_we_do(folders: dict[str, Path], monkeypatch: Patch) -> None:
+def test_a_mistake_is_named_where_the_port_rounds_less_than_we_do(folder: Path, monkeypatch: Patch) -> None:
     """In real models a port's error may be smaller than ours: its size decides then, not the tolerance alone."""
-    port = loops.Port(folders["bert"], "activation gelu_new", np.float64)
-    found = numbers(folders["bert"], port)
+    found = numbers(folder, loops.Port(folder, "activation gelu_new", np.float64))
     monkeypatch.setattr(subjects, "IN_BLOCKS", 0.0)
     monkeypatch.setattr(subjects, "ATTENTION", 0.0)
     inputs, theirs = as_traces(found, "")
     for shares in (Reference.shares, Port.shares, Shipped.shares):
-        port, again = read_against(found), partial(load_encoder, folders["bert"])
-        report = Comparison()
+        port, again, report = read_against(found), partial(load_encoder, folder), Comparison()
         port.choose(inputs, theirs, None)
         port.shares = shares
         with again() as encoder:
@@ -247,13 +237,13 @@ def test_a_mistake_that_cannot_be_made_is_not_tried(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_two_mistakes_at_once_are_named_module_by_module(folders: dict[str, Path]) -> None:
-    with load_encoder(folders["bert"]) as encoder:
+def test_two_mistakes_at_once_are_named_module_by_module(folder: Path) -> None:
+    with load_encoder(folder) as encoder:
         inputs = few(encoder)
-        (one,), (other,) = (named(encoder, name) for name in ("division by sqrt(dim)", "softmax over the queries"))
+        (one,), (other,) = (named(name) for name in ("division by sqrt(dim)", "softmax over the queries"))
         both = Mistake("", "", lambda at: [*one.wrong(at), *other.wrong(at)])
-        traces = {kind: ported(encoder, x, both) for kind, x in inputs.items()}
-    report = verify_encoder(folders["bert"], arrays(inputs, traces))
+        traces = {kind: by_steps(encoder, x, both) for kind, x in inputs.items()}
+    report = verify_encoder(folder, arrays(inputs, traces))
     assert not report.passed and report.matches == []
     assert "no single mistake explains the whole model; module by module:" in report.lines
 
@@ -271,14 +261,13 @@ def test_a_mistake_of_a_head_is_named(name: str, everywhere: bool) -> None:
         inputs = few(encoder, "plain")
         subject = EncoderSubject(encoder, partial(load_encoder, case.folder))
         *_, at_head = all_places(encoder, subject.head)
-        (mistake,) = [each for each in named(encoder, name) if with_mistake(each, at_head)]
+        (mistake,) = [each for each in named(name) if with_mistake(each, at_head)]
         assert any(with_mistake(mistake, at) for at in blocks_of(encoder)) == (name in IN_BLOCKS_TOO)
         parts = (BLOCKS, HEAD) if everywhere else (HEAD,)
-        theirs = {"plain": ported(encoder, inputs["plain"], mistake, parts, subject.head)}
+        theirs = {"plain": by_steps(encoder, inputs["plain"], mistake, parts, subject.head)}
     report = verify_encoder(case.folder, arrays(inputs, theirs))
     assert not report.passed and set(report.matches) == {name} | same, report.lines
-    (line,) = [line for line in report.lines if line.startswith("first difference: ")]
-    assert line.startswith(f"first difference: {'block 0' if everywhere else f'head {case.head}'}, ")
+    assert first_difference(report).startswith(f"{'block 0' if everywhere else f'head {case.head}'}, ")
     assert everywhere or {each.place for each in report.local} == {f"head {case.head}"}  # the blocks are right
     assert report.local and all(name in each.fits for each in report.local), report.local
 
@@ -287,9 +276,9 @@ def test_a_head_behind_wrong_blocks_is_right() -> None:
     """A head is compared on the port's last hidden state."""
     case = HEAD_CASE["bert-masked_word"]
     with case.load() as encoder:
-        head, (wrong,) = EncoderSubject(encoder, case.load).head, named(encoder, "no division by sqrt(head_dim)")
+        head, (wrong,) = EncoderSubject(encoder, case.load).head, named("no division by sqrt(head_dim)")
         inputs = few(encoder)
-        traces = {kind: ported(encoder, x, wrong, (BLOCKS,), head) for kind, x in inputs.items()}
+        traces = {kind: by_steps(encoder, x, wrong, (BLOCKS,), head) for kind, x in inputs.items()}
     report = verify_encoder(case.folder, arrays(inputs, traces))
     assert not report.accepted["logits"]
     assert {each.key.rpartition(".")[2] for each in report.local} == {"scores"}, report.local
@@ -298,18 +287,14 @@ def test_a_head_behind_wrong_blocks_is_right() -> None:
 # -- guards, from both sides -------------------------------------------------------------------------------------
 
 
-def fits(folder: Path, key: str, change: Any) -> list[list[str]]:
-    """The mistakes that local checks find if one intermediate is `change` of the right numbers."""
+def fits(folder: Path, key: str, change: Callable[[Array, Array], Array], name: str = "") -> list[list[str]]:
+    """The mistakes that local checks find if one intermediate is `change` of the wrong numbers and the right ones."""
     with load_encoder(folder) as encoder:
         inputs = few(encoder, "plain")
-        theirs = {"plain": by_steps(encoder, inputs["plain"])}
-        theirs["plain"][key] = change(encoder, theirs["plain"]).astype(np.float32)
+        right, wrong = (by_steps(encoder, inputs["plain"], *named(each)[:1]) for each in ("", name))
+        theirs = {"plain": right | {key: change(wrong[key], right[key]).astype(np.float32)}}
         subject = EncoderSubject(encoder, partial(load_encoder, folder))
         return [each.fits for each in local_mistakes(subject, inputs, theirs).modules if each.key == key]
-
-
-QUERY, ACT, NORM = (f"encoder.layer.0.{path}" for path in (
-    "attention.self.query", "intermediate.intermediate_act_fn", "output.LayerNorm"))  # fmt: skip
 
 
 def test_a_mistake_shows_where_a_file_has_less(folders: dict[str, Path]) -> None:
@@ -317,14 +302,15 @@ def test_a_mistake_shows_where_a_file_has_less(folders: dict[str, Path]) -> None
     with load_encoder(folders["mistral"]) as encoder:
         inputs = few(encoder, "one_token", "plain")
         subject = EncoderSubject(encoder, partial(load_encoder, folders["mistral"]))
-        theirs = {kind: ported(encoder, x, *named(encoder, "window forgotten")) for kind, x in inputs.items()}
-        kept = {
-            key for block in encoder.stack.blocks for key in (block.attention.scores, block.attention.probabilities)
-        }
-        theirs["plain"] = {key: x for key, x in theirs["plain"].items() if key not in kept}
+        theirs = {kind: by_steps(encoder, x, *named("window forgotten")) for kind, x in inputs.items()}
+        theirs["plain"] = {key: x for key, x in theirs["plain"].items() if key not in subject.pairs}
         found = local_mistakes(subject, inputs, theirs).modules
     assert [each.key for each in found] == [f"layers.{i}.self_attn.context" for i in (0, 1)]
     assert all("window forgotten" in each.fits for each in found)
+
+
+QUERY, ACT, NORM = (f"encoder.layer.0.{path}" for path in (
+    "attention.self.query", "intermediate.intermediate_act_fn", "output.LayerNorm"))  # fmt: skip
 
 
 def signs(x: Array) -> Array:
@@ -341,29 +327,25 @@ def test_a_norm_alone_is_held_to_its_own_tolerance(off: float, found: int, tmp_p
     for part in ("weight", "bias"):
         tensors[f"{NORM}.{part}"] *= np.float32(0.01)
     encoders.checkpoints.write(tmp_path, settings, tensors)
-    assert len(fits(tmp_path, NORM, lambda encoder, x: x[NORM] + off * signs(x[NORM]))) == found
+    assert len(fits(tmp_path, NORM, lambda x, _: x + off * signs(x))) == found
 
 
 @pytest.mark.parametrize(("left", "fit"), [(0.045, ["activation gelu_new"]), (0.055, [])])  # LEFT
-def test_a_mistake_leaves_at_most_a_share_of_the_difference(
-    left: float, fit: list[str], folders: dict[str, Path]
-) -> None:
-    def change(encoder: Encoder, x: dict[str, Array]) -> Array:
-        wrong = ported(encoder, few(encoder, "plain")["plain"], named(encoder, "activation gelu_new")[0])[ACT]
-        size = np.sqrt(np.mean((wrong - x[ACT]) ** 2)) / np.sqrt(1 + left**2)
+def test_a_mistake_leaves_at_most_a_share_of_the_difference(left: float, fit: list[str], folder: Path) -> None:
+    def change(wrong: Array, right: Array) -> Array:
+        size = np.sqrt(np.mean((wrong - right) ** 2)) / np.sqrt(1 + left**2)
         return np.asarray(wrong + left * size * signs(wrong))
 
-    assert fits(folders["bert"], ACT, change) == [fit]
+    assert fits(folder, ACT, change, "activation gelu_new") == [fit]
 
 
 @pytest.mark.parametrize(("off", "fit"), [(0.9e-4, ["bias missing"]), (1.1e-4, [])])  # ROUNDED
-def test_a_mistake_leaves_at_most_some_tolerances(off: float, fit: list[str], folders: dict[str, Path]) -> None:
-    def change(encoder: Encoder, x: dict[str, Array]) -> Array:
-        wrong = ported(encoder, few(encoder, "plain")["plain"], named(encoder, "bias missing")[0])[QUERY].copy()
-        wrong.flat[3] += off * max(1, abs(wrong.flat[3]))
-        return np.asarray(wrong)
+def test_a_mistake_leaves_at_most_some_tolerances(off: float, fit: list[str], folder: Path) -> None:
+    def change(wrong: Array, right: Array) -> Array:
+        (made := wrong.copy()).flat[3] += off * max(1, abs(wrong.flat[3]))
+        return np.asarray(made)
 
-    assert fits(folders["bert"], QUERY, change) == [fit]
+    assert fits(folder, QUERY, change, "bias missing") == [fit]
 
 
 @pytest.mark.parametrize(("times", "named"), [(9, ["a", "b"]), (11, ["a"])])  # ALIKE

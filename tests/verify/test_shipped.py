@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from command_line import Patch, Printed
+from checkpoints import change_json
+from command_line import Patch, Printed, failure, ran
 from fake_hub import FakeHub, use
+from reference_files import BY_NAME
 from safetensors.numpy import load_file, save_file
 
 import minibert
@@ -36,11 +36,10 @@ def tables(minilm: Path) -> dict[str, Any]:
 def write(folder: Path, minilm: Path, tensors: dict[str, Any] | Path, **config: Any) -> Path:
     """Write a folder with these tensors, or another folder's, and the checkpoint's own config and tokenizer."""
     folder.mkdir()
-    for name in TOKENIZER:
+    for name in ("config.json", *TOKENIZER):
         if (minilm / name).exists():
             shutil.copyfile(minilm / name, folder / name)
-    own = json.loads((minilm / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps({**own, **config}), encoding="utf-8")
+    change_json(folder / "config.json", **config)
     if isinstance(tensors, Path):
         (folder / "model.safetensors").symlink_to(tensors / "model.safetensors")
     else:
@@ -51,10 +50,9 @@ def write(folder: Path, minilm: Path, tensors: dict[str, Any] | Path, **config: 
 @pytest.fixture(scope="module")
 def copied(minilm: Path, tables: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The input layer alone, in another folder and under a head model's older names."""
-    older = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-    named = {"bert." + name: array for name, array in tables.items()}
-    for new, old in older.items():
-        named[f"bert.embeddings.{old}"] = named.pop(f"bert.embeddings.{new}")
+    older = {"weight": "gamma", "bias": "beta"}
+    named = {f"bert.{name}": array for name, array in tables.items() if "LayerNorm" not in name}
+    named |= {f"bert.embeddings.LayerNorm.{old}": tables[f"embeddings.LayerNorm.{new}"] for new, old in older.items()}
     return write(tmp_path_factory.mktemp("another") / "my-own-bert", minilm, named)
 
 
@@ -66,15 +64,12 @@ def test_what_ships_is_small_and_says_what_it_is() -> None:
 
 
 def test_a_folder_is_compared_without_torch_and_without_the_hub(minilm: Path, capsys: Printed) -> None:
-    assert main(["verify", "--model", str(minilm)]) == 0
-    out = capsys.readouterr().out
+    out, _ = ran(capsys, "verify", "--model", minilm)
     assert "transformers 5.24.0 on torch 2.13.0" in out and MODEL in out
-    assert out.splitlines()[-2] == "ids of 3 texts: the reference's"
-    last = out.splitlines()[-1]
-    assert last.startswith(
-        "passed; largest differences: position_ids 0, word_embeddings 0, token_type_embeddings 0, "
-        "position_embeddings 0, sum 0, LayerNorm "
-    )
+    *_, ids, last = out.splitlines()
+    assert ids == "ids of 3 texts: the reference's"
+    equal = "position_ids 0, word_embeddings 0, token_type_embeddings 0, position_embeddings 0, sum 0, LayerNorm "
+    assert last.startswith(f"passed; largest differences: {equal}")
     assert 0 <= float(last.rpartition(" ")[2]) <= AFTER_NORM
 
 
@@ -99,44 +94,32 @@ def test_the_same_numbers_are_known_under_another_name_and_wider_and_not_rounded
             assert (shipped.find(layer) is not None) == known
 
 
-@pytest.fixture
-def flipped(copied: Path) -> Iterator[Any]:
-    """A function that flips the last bit of a tensor's last number; afterwards all is as before."""
-    file = copied / "model.safetensors"
-    with minibert.load(copied, mmap=False) as layer:
-        places = {tensor.name: tensor for tensor in layer.tensors}
-    done: list[str] = []
-
-    def flip(name: str) -> None:
-        done.append(name)
-        with open(file, "r+b") as handle:
-            handle.seek(places[name].stop - 4)
-            byte = handle.read(1)[0]
-            handle.seek(places[name].stop - 4)
-            handle.write(bytes([byte ^ 1]))
-
-    yield flip
-    for name in [*done]:
-        flip(name)
-
-
 @pytest.mark.parametrize(
     "name",
-    [
-        *(f"bert.embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type")),
-        "bert.embeddings.LayerNorm.gamma",
-        "bert.embeddings.LayerNorm.beta",
-    ],
-)
-def test_one_bit_makes_it_another_checkpoint(name: str, copied: Path, flipped: Any, capsys: Printed) -> None:
-    with minibert.load(copied) as layer:
+    [*(f"{kind}_embeddings.weight" for kind in ("word", "position", "token_type")), "LayerNorm.gamma",
+     "LayerNorm.beta"],
+)  # fmt: skip
+def test_one_bit_makes_it_another_checkpoint(name: str, copied: Path, capsys: Printed) -> None:
+    with minibert.load(copied, mmap=False) as layer:
         assert shipped.find(layer) is not None
-    flipped(name)
-    with minibert.load(copied) as layer:
-        assert shipped.find(layer) is None
-    assert main(["verify", "--model", str(copied)]) == 2  # nothing could be compared
-    said = capsys.readouterr()
-    assert said.out == "" and f"and it does not have the weights of {MODEL}" in said.err
+        (last,) = [tensor.stop - 4 for tensor in layer.tensors if tensor.name == f"bert.embeddings.{name}"]
+
+    def flip() -> None:
+        """The last bit of the tensor's last number."""
+        with open(copied / "model.safetensors", "r+b") as file:
+            file.seek(last)
+            byte = file.read(1)[0]
+            file.seek(last)
+            file.write(bytes([byte ^ 1]))
+
+    flip()
+    try:
+        with minibert.load(copied) as layer:
+            assert shipped.find(layer) is None
+        said = failure(capsys, "verify", "--model", copied)  # nothing could be compared
+        assert f"and it does not have the weights of {MODEL}" in said
+    finally:
+        flip()
 
 
 @pytest.mark.parametrize("left_out", ["encoder.layer.5.", "encoder.layer.0.output.dense", "embeddings.token_type"])
@@ -160,17 +143,13 @@ def test_a_name_on_the_hub_is_found_too_and_a_sibling_costs_no_table(
         for name, folder in ((MODEL, copied), ("org/sibling", sibling)):
             hub.add(name, {path.name: path for path in folder.iterdir()})
         use(monkeypatch, hub.endpoint, tmp_path / "home")
-        assert main(["verify", MODEL]) == 0
-        assert capsys.readouterr().out.splitlines()[-1].startswith("passed; largest differences: ")
+        assert ran(capsys, "verify", MODEL)[0].splitlines()[-1].startswith("passed; largest differences: ")
         hub.forget()
-        assert main(["verify", "org/sibling"]) == 2
-        assert "and it does not have the weights of" in capsys.readouterr().err
+        assert "and it does not have the weights of" in failure(capsys, "verify", "org/sibling")
         assert sum(request.sent for request in hub.asked("sibling/.*safetensors")) < 100_000  # the tables have 47 MB
 
 
 def test_nothing_is_read_where_a_size_differs(monkeypatch: Patch) -> None:
-    from reference_files import BY_NAME
-
     monkeypatch.setattr(shipped, "sha256_of", lambda array: pytest.fail("read"))
     for name in ("bert", "roberta", "gpt2", "t5-encoder", "electra"):
         with BY_NAME[name].layer() as layer:
@@ -187,10 +166,7 @@ def test_a_wrong_eps_in_the_config_differs(minilm: Path, copied: Path, tmp_path:
 
 def test_another_tokenizer_is_found_by_its_ids(minilm: Path, copied: Path, tmp_path: Path, capsys: Printed) -> None:
     folder = write(tmp_path / "cased", minilm, copied)
-    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    (folder / "tokenizer_config.json").unlink()
-    settings["do_lower_case"] = False
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    change_json(folder / "tokenizer_config.json", do_lower_case=False)
     assert main(["verify", "--model", str(folder)]) == 1
     out = capsys.readouterr().out
     assert "'We lived above the clouds' gives input_ids [101, " in out and "passed" not in out

@@ -10,20 +10,18 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from command_line import Patch, Printed, error_of
+from command_line import Patch, Printed, error_of, failure, ran
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from ports import BERT, few, ported, saved
 from safetensors.numpy import save_file
 
-from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify import sources
@@ -112,32 +110,27 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         refused(path, "not a safetensors file, or cut short (")
 
 
-def test_a_format_that_numpy_cannot_hold_is_named(tmp_path: Path) -> None:
-    for name, dtype, size in (("plain|sum", "F8_E4M3", 1), ("plain|inputs|input_ids", "F8_E5M2", 1)):
-        entry = {"dtype": dtype, "shape": [3], "data_offsets": [0, 3 * size]}
-        header = json.dumps({name: entry}).encode()
-        (path := tmp_path / "port.safetensors").write_bytes(
-            len(header).to_bytes(8, "little") + header + bytes(3 * size)
-        )
-        refused(path, f"{name} is stored as {dtype}; store it as F32")
+def raw(path: Path, name: str, dtype: str, content: bytes, *shape: int) -> Path:
+    """A file of safetensors with one tensor, whatever its format."""
+    header = json.dumps({name: {"dtype": dtype, "shape": shape, "data_offsets": [0, len(content)]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + content)
+    return path
+
+
+def test_a_format_that_numpy_cannot_hold_is_named_and_bfloat16_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "port.safetensors"
+    for name, dtype in (("plain|sum", "F8_E4M3"), ("plain|inputs|input_ids", "F8_E5M2")):
+        refused(raw(path, name, dtype, bytes(3), 3), f"{name} is stored as {dtype}; store it as F32")
     np.save(tmp_path / "v.npy", BITS[0])
     with pytest.raises(ValueError, match=re.escape(f"{tmp_path / 'v.npy'} is stored as |V2")):
         read_vectors(tmp_path / "v.npy")
-
-
-def test_bfloat16_is_read(tmp_path: Path) -> None:
-    entry = {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}
-    header = json.dumps({"plain|sum": entry}).encode()
-    (path := tmp_path / "port.safetensors").write_bytes(
-        len(header).to_bytes(8, "little") + header + b"\x80\x3f\x00\xc0"
-    )  # 0x3F80 and 0xC000
+    raw(path, "plain|sum", "BF16", b"\x80\x3f\x00\xc0", 2)  # 0x3F80 and 0xC000
     assert read_traces(path)[1]["plain"]["sum"].tolist() == [1.0, -2.0]
 
 
 def test_an_array_that_no_memory_holds_is_refused(tmp_path: Path) -> None:
     header = io.BytesIO()
-    fields = {"descr": "<f4", "fortran_order": False, "shape": (1 << 40, 4)}
-    np.lib.format.write_array_header_1_0(header, fields)
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (1 << 40, 4)})
     with zipfile.ZipFile(tmp_path / "port.npz", "w") as file:
         file.writestr("plain|sum.npy", header.getvalue() + bytes(64))
     refused(tmp_path / "port.npz", "plain|sum: not readable as NumPy (")
@@ -158,8 +151,8 @@ def test_a_number_that_float32_does_not_hold_differs_without_a_warning(
         inputs = few(encoder)
         traces = {kind: trace(encoder, batch) for kind, batch in inputs.items()}
     key = next(reversed(traces["plain"]))
-    traces["plain"][key] = traces["plain"][key].astype(float)
-    traces["plain"][key].flat[3] = number
+    (wrong := traces["plain"][key].astype(float)).flat[3] = number
+    traces["plain"][key] = wrong
     write_traces(path := tmp_path / "port.npz", inputs, traces)
     report = verify(MODEL, encoder=True, against=path, batches=[*inputs], format=form)
     assert not report.passed and max(report.compared, key=lambda d: d.largest).key == key
@@ -250,13 +243,10 @@ def test_a_debugger_s_folder_that_is_none_is_refused(tmp_path: Path) -> None:
             verify(MODEL, against=folder)
 
 
-def test_another_folder_says_what_is_expected(tmp_path: Path) -> None:
+def test_another_folder_and_an_array_of_texts_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "sum.npy", np.zeros(3))
     with pytest.raises(ValueError):
         read_against(tmp_path)
-
-
-def test_an_array_of_texts_or_objects_is_no_number() -> None:
     with pytest.raises(ValueError, match=re.escape("against['plain|sum'] is stored as")):
         read_against({"plain|sum": np.array(["a"])})
 
@@ -270,20 +260,15 @@ def test_without_onnx_what_to_install_is_said(tmp_path: Path, monkeypatch: Patch
 
 # -- vectors and texts -----------------------------------------------------------------------------------------------
 
-VECTORS = np.array([[1.5, -2.0, 0.0], [0.25, 4.0, 1.0]], np.float32)
-ROWS = [{"text": f"text {i}", "embedding": row} for i, row in enumerate(VECTORS.tolist())]
-WRITE: dict[str, Callable[[Path, Any], Any]] = {
-    "v.npy": np.save,
-    "v.jsonl": lambda path, x: path.write_text("\n".join(map(json.dumps, ROWS)), encoding="utf-8"),
-}
 
-
-@pytest.mark.parametrize("name", WRITE)
-def test_vectors_are_read_from_every_format(name: str, tmp_path: Path) -> None:
-    WRITE[name](tmp_path / name, VECTORS)
-    found, texts = read_vectors(tmp_path / name)
-    assert np.array_equal(found, VECTORS)
-    assert texts == (["text 0", "text 1"] if name == "v.jsonl" else None)
+def test_vectors_are_read_from_every_format(tmp_path: Path) -> None:
+    vectors, texts = np.array([[1.5, -2.0, 0.0], [0.25, 4.0, 1.0]], np.float32), ["text 0", "text 1"]
+    np.save(tmp_path / "v.npy", vectors)
+    rows = [{"text": text, "embedding": row} for text, row in zip(texts, vectors.tolist(), strict=True)]
+    (tmp_path / "v.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    for name, of_file in (("v.npy", None), ("v.jsonl", texts)):
+        found, with_texts = read_vectors(tmp_path / name)
+        assert np.array_equal(found, vectors) and with_texts == of_file, name
 
 
 FIRST = '{"text": "a", "vector": [1, 2, 3]}\n'
@@ -296,23 +281,19 @@ FIRST = '{"text": "a", "vector": [1, 2, 3]}\n'
         ("v.npy", np.zeros((2, 3), np.int8), "before they are quantized"),
         ("v.npy", np.zeros((0, 3), np.float32), "one vector a row"),
         ("v.npy", np.array([["a"]]), "<U1"),
-        ("v.jsonl", FIRST + "[1]", "line 2"),
-        ("v.jsonl", FIRST + '{"text": "a"}', "line 2"),
-        ("v.jsonl", FIRST + '{"vector": [1, 2, 3]}', "1 .*2 "),
-        ("v.jsonl", FIRST + '{"text": "a", "vector": [1, 2]}', "one vector a row"),
-        ("v.jsonl", FIRST + '\n{"text": "a", "vector": ["x", 2, 3]}', "line 3"),
-        ("v.jsonl", FIRST + '{"text": "a", "vector": null}', "line 2"),
-        ("v.safetensors", b"", "numpy.save"),
-        ("v.npz", b"", "numpy.save"),
-        ("v.parquet", b"", "numpy.save"),
+        *(("v.jsonl", FIRST + rest, message) for rest, message in (
+            ("[1]", "line 2"), ('{"text": "a"}', "line 2"), ('{"vector": [1, 2, 3]}', "1 .*2 "),
+            ('{"text": "a", "vector": [1, 2]}', "one vector a row"), ('{"text": "a", "vector": null}', "line 2"),
+            ('\n{"text": "a", "vector": ["x", 2, 3]}', "line 3"))),
+        *((f"v.{ending}", "", "numpy.save") for ending in ("safetensors", "npz", "parquet")),
     ],
-)
+)  # fmt: skip
 def test_what_are_no_vectors_is_refused_by_file(name: str, content: Any, message: str, tmp_path: Path) -> None:
     path = tmp_path / name
     if isinstance(content, np.ndarray):
         np.save(path, content)
     else:
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        path.write_text(content, encoding="utf-8")
     with pytest.raises(ValueError, match=f"{re.escape(str(path))}.*{message}"):
         read_vectors(path)
 
@@ -321,13 +302,11 @@ def test_what_are_no_vectors_is_refused_by_file(name: str, content: Any, message
 @pytest.mark.parametrize("ending", ["npy", "onnx", "safetensors"])
 def test_a_pipe_is_not_waited_for(option: str, ending: str, folder: Path, tmp_path: Path, capsys: Printed) -> None:
     os.mkfifo(path := tmp_path / f"pipe.{ending}")
-    assert main(["verify", str(folder), option, str(path)]) == 2
-    assert f"{path} is no file but a pipe" in capsys.readouterr().err
+    assert f"{path} is no file but a pipe" in failure(capsys, "verify", folder, option, path)
 
 
 def test_texts_that_are_printed_can_be_read_again(tmp_path: Path, capsys: Printed) -> None:
-    assert main(["verify", "--print-texts"]) == 0
-    printed = capsys.readouterr().out
+    printed, _ = ran(capsys, "verify", "--print-texts")
     assert printed.isascii()  # control and non-ASCII characters are escaped
     (tmp_path / "t.jsonl").write_text(printed, encoding="utf-8")
     assert read_texts(tmp_path / "t.jsonl") == [each.text for each in TEXTS]

@@ -1,16 +1,19 @@
-"""`minibert verify --encoder` without torch: what it saves and accepts, what it finds, and where."""
+"""`minibert verify --encoder` without torch: what it saves and accepts, what it finds, and where, also at a head."""
 
 from __future__ import annotations
 
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import encoders
 import numpy as np
 import pytest
-from command_line import Patch, Printed
-from ports import arrays, few, ported, verify_part
+from command_line import Patch, Printed, failure, ran
+from encoder_files import CASE, copied
+from head_files import HEAD_CASE, HEAD_CASES, HeadCase
+from ports import arrays, by_steps, few, first_difference, ported, saved_of, verify_encoder
 from reference_files import REFERENCE
 from safetensors.numpy import load_file
 
@@ -19,24 +22,13 @@ from minibert.equations.input_layer import Array
 from minibert.families.bert import BERT_BLOCKS
 from minibert.families.parts.config import replace
 from minibert.models.open.load_encoder import load_encoder
-from minibert.verify import shipped
+from minibert.verify import shipped, subjects
 from minibert.verify.counterparts import Port
+from minibert.verify.mistakes import MISTAKES
 from minibert.verify.reference import Reference
 from minibert.verify.report import ERROR_SHARE, PORT_SHARE, Difference, rms
-from minibert.verify.subjects import (
-    AFTER_NORM,
-    ATTENTION,
-    IN_BLOCKS,
-    LONG,
-    EncoderSubject,
-    at_pairs,
-    at_tokens,
-    encoder_batches,
-    trace,
-)
+from minibert.verify.subjects import AFTER_NORM, ATTENTION, IN_BLOCKS, LONG, EncoderSubject, encoder_batches, trace
 from minibert.verify.traces import read_traces
-
-verify_encoder = partial(verify_part, encoder=True)
 
 SQUARE = ("scores", *(f"attentions.{i}" for i in range(encoders.DEPTH)))  # as large as the square of a text's length
 
@@ -44,11 +36,14 @@ WITH_DECODER = ("t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus")
 
 
 @pytest.fixture(scope="module")
-def saved(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
-    """BERT's own file: every intermediate of every batch."""
-    path = tmp_path_factory.mktemp("saved") / "trace.safetensors"
-    assert verify_encoder(str(folders["bert"]), save=path).passed
-    return dict(load_file(path))
+def saved(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
+    """BERT's own file."""
+    return saved_of(folder, tmp_path_factory.mktemp("saved") / "trace.safetensors")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    return tmp_path / "own.safetensors"
 
 
 @pytest.mark.parametrize("name", encoders.CONFIGS)
@@ -75,13 +70,12 @@ def test_what_save_writes_against_accepts(name: str, folders: dict[str, Path], t
     assert lines[-1] == "no difference beyond what rounding allows"
 
 
-def test_batches_are_of_every_kind(folders: dict[str, Path]) -> None:
-    with load_encoder(folders["bert"]) as encoder:
-        kinds = set(encoder_batches(encoder))
-    assert kinds == {
-        "plain", "right_pad", "left_pad", "pads_inside", "pads_inside_mask", "right_pad_no_mask", "inputs_embeds",
-        "types", "explicit_positions", "long", "one_token", "mask_unlike_ids",
-    }  # fmt: skip
+def test_batches_are_of_every_kind(folder: Path) -> None:
+    with load_encoder(folder) as encoder:
+        assert set(encoder_batches(encoder)) == {
+            "plain", "right_pad", "left_pad", "pads_inside", "pads_inside_mask", "right_pad_no_mask", "inputs_embeds",
+            "types", "explicit_positions", "long", "one_token", "mask_unlike_ids",
+        }  # fmt: skip
 
 
 SCALED = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 1e4}
@@ -115,26 +109,19 @@ def test_the_long_batch_goes_beyond_what_changes_with_length(
     assert few.startswith(AFTER.format(7) + REST)  # the other batches are short
 
 
-NTK = {"type": "ntk", "factor": 8.0}
-
-
-@pytest.mark.parametrize(
-    ("changes", "name"),
-    [
-        ({"rope_scaling": None}, "rotary frequencies not scaled"),
-        ({}, ""),
-    ],
-)
-def test_a_port_that_scales_no_frequency_is_named(changes: dict[str, object], name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_port_that_scales_no_frequency_is_named(scaled: bool, tmp_path: Path) -> None:
     """As GTE is read by who does not know "ntk", which transformers does not."""
-    given = {"rope_theta": 20000, "rope_scaling": NTK}
-    folder = encoders.write(tmp_path / "right", "gte", **given)
-    wrong = encoders.write(tmp_path / "wrong", "gte", **given | changes)
-    with load_encoder(folder) as encoder, load_encoder(wrong) as port:
+    scaling = {"type": "ntk", "factor": 8.0}
+    right, of_port = (
+        encoders.write(tmp_path / name, "gte", rope_theta=20000, rope_scaling=scaling if known else None)
+        for name, known in (("right", True), ("port", scaled))
+    )
+    with load_encoder(right) as encoder, load_encoder(of_port) as port:
         inputs = few(encoder)
         traces = {kind: dict(port.trace(**batch)) for kind, batch in inputs.items()}
-    report = verify_encoder(folder, arrays(inputs, traces))
-    assert report.passed == (not name) and report.matches == [name] * bool(name), report.lines
+    report = verify_encoder(right, arrays(inputs, traces))
+    assert report.passed == scaled and report.matches == ["rotary frequencies not scaled"] * (not scaled), report.lines
 
 
 def test_the_long_batch_reaches_the_last_row_of_the_table(tmp_path: Path) -> None:
@@ -150,11 +137,10 @@ def test_scores_of_the_long_batch_are_compared_where_they_are(folders: dict[str,
     """A file need not have them; what it has must be right."""
     with load_encoder(folders["llama"]) as encoder:
         batch = encoder_batches(encoder)["long"]
-        arrays = {f"long|{key}": np.ascontiguousarray(x) for key, x in encoder.trace(**batch).items()}
-    arrays["long|inputs|input_ids"] = batch["input_ids"]
-    assert verify_encoder(folders["llama"], arrays).passed
-    arrays["long|attentions.1"][0, 0, -1, 0] += 1e-3
-    report = verify_encoder(folders["llama"], arrays)
+        found = arrays({"long": batch}, {"long": dict(encoder.trace(**batch))})
+    assert verify_encoder(folders["llama"], found).passed
+    (wrong := found["long|attentions.1"].copy())[0, 0, -1, 0] += 1e-3
+    report = verify_encoder(folders["llama"], found | {"long|attentions.1": wrong})
     assert not report.passed and report.local[0].key == "attentions.1"
 
 
@@ -166,14 +152,12 @@ EXACT = ("position_ids", "embeddings.word_embeddings", "sum")
     [
         *((key, "input layer") for key in (*EXACT, "embeddings.LayerNorm", "hidden_states.0")),
         ("encoder.layer.0.attention.self.query", "block 0"),
-        ("encoder.layer.1.attention.self.scores", "block 1"),
-        ("attentions.1", "block 1"),
-        ("encoder.layer.1.intermediate.intermediate_act_fn", "block 1"),
-        ("hidden_states.2", "block 1"),
+        *((key, "block 1") for key in ("encoder.layer.1.attention.self.scores", "attentions.1",
+                                       "encoder.layer.1.intermediate.intermediate_act_fn", "hidden_states.2")),
     ],
-)
+)  # fmt: skip
 def test_the_place_of_a_difference_is_named(
-    key: str, place: str, folders: dict[str, Path], saved: dict[str, Array], tmp_path: Path, capsys: Printed
+    key: str, place: str, folder: Path, saved: dict[str, Array], tmp_path: Path, capsys: Printed
 ) -> None:
     """One bit of one number is enough in `EXACT`: it has no share of rounding."""
     value = saved[f"plain|{key}"].copy()
@@ -182,55 +166,43 @@ def test_the_place_of_a_difference_is_named(
     else:
         value.flat[-1] = np.nextafter(value.flat[-1], np.float32(9)) if key in EXACT else value.flat[-1] + 1e-3
     path = ported(saved | {f"plain|{key}": value}, tmp_path)
-    assert main(["verify", "--encoder", "--model", str(folders["bert"]), "--against", str(path)]) == 1
+    assert main(["verify", "--encoder", "--model", str(folder), "--against", str(path)]) == 1
     lines = capsys.readouterr().out.splitlines()
-    (line,) = [line for line in lines if line.startswith("first difference: ")]
-    assert line == f"first difference: {place}, {key}, in plain; all of {place}:"
+    assert f"first difference: {place}, {key}, in plain; all of {place}:" in lines
     assert [line for line in lines if line.startswith(key + " ") and line.endswith("DIFFERENT")]
     assert [line for line in lines if line.startswith(place) and line.endswith("DIFFERENT")]
     assert any(re.fullmatch("none of the [0-9]+ classic mistakes that this model allows fits", line) for line in lines)
 
 
-def test_the_first_of_several_differences_is_named(folders: dict[str, Path], saved: dict[str, Array]) -> None:
+def test_the_first_of_several_differences_is_named(folder: Path, saved: dict[str, Array]) -> None:
     """Numbers of the blocks that follow are off too, as in every real port."""
-    wrong = {
-        key: value + np.float32(1) if "layer.1." in key or key.endswith("hidden_states.2") else value
-        for key, value in saved.items()
-    }
-    report = verify_encoder(folders["bert"], wrong)
-    (line,) = [line for line in report.lines if line.startswith("first difference: ")]
-    assert line.startswith("first difference: block 1, encoder.layer.1.attention.self.query, in ")
-    assert set(re.findall(r"\w+", line.split(", in ")[1].split(";")[0])) == {key.split("|")[0] for key in saved}
+    wrong = {key: value + np.float32(1) for key, value in saved.items()
+             if "layer.1." in key or key.endswith("hidden_states.2")}  # fmt: skip
+    place, key, kinds = first_difference(verify_encoder(folder, saved | wrong)).split(", ", 2)
+    assert (place, key) == ("block 1", "encoder.layer.1.attention.self.query")
+    assert set(re.findall(r"\w+", kinds.removeprefix("in ").split(";")[0])) == {key.split("|")[0] for key in saved}
 
 
-def test_the_first_difference_is_the_first_to_be_computed(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_the_first_difference_is_the_first_to_be_computed(folders: dict[str, Path], own: Path) -> None:
     """GPT-2's rows of types come before its blocks, though most batches have none."""
-    verify_encoder(str(folders["gpt2"]), save=tmp_path / "own.safetensors")
-    arrays = dict(load_file(tmp_path / "own.safetensors"))
+    arrays = saved_of(folders["gpt2"], own)
     wrong = {key: value + 1 for key, value in arrays.items() if key.endswith(("|h.0.ln_1", "|wte (types)"))}
     report = verify_encoder(folders["gpt2"], arrays | wrong)
-    (line,) = [line for line in report.lines if line.startswith("first difference: ")]
-    assert line == "first difference: input layer, wte (types), in types; all of input layer:"
+    assert first_difference(report) == "input layer, wte (types), in types; all of input layer:"
 
 
 @pytest.mark.parametrize("times", [0.9, 1.1])
 @pytest.mark.parametrize(
     ("key", "tolerance"),
-    [
-        ("hidden_states.2", IN_BLOCKS),
-        ("encoder.layer.1.attention.self.scores", IN_BLOCKS),
-        ("attentions.0", ATTENTION),
-        ("attentions.1", ATTENTION),
-        ("embeddings.LayerNorm", AFTER_NORM),
-        ("hidden_states.0", AFTER_NORM),
-    ],
-)
+    [("hidden_states.2", IN_BLOCKS), ("encoder.layer.1.attention.self.scores", IN_BLOCKS), ("attentions.0", ATTENTION),
+     ("attentions.1", ATTENTION), ("embeddings.LayerNorm", AFTER_NORM), ("hidden_states.0", AFTER_NORM)],
+)  # fmt: skip
 def test_rounding_is_allowed_and_no_more(
-    key: str, tolerance: float, times: float, folders: dict[str, Path], saved: dict[str, Array]
+    key: str, tolerance: float, times: float, folder: Path, saved: dict[str, Array]
 ) -> None:
     """Just below each tolerance, and just above it."""
     wrong = {k: v + times * tolerance * np.maximum(1, abs(v)) if k.endswith(f"|{key}") else v for k, v in saved.items()}
-    report = verify_encoder(folders["bert"], wrong)
+    report = verify_encoder(folder, wrong)
     assert report.passed == (times < 1), report.lines
     assert {d.key for d in report.compared if d.largest} == {key}
 
@@ -238,17 +210,15 @@ def test_rounding_is_allowed_and_no_more(
 @pytest.mark.parametrize("key", ["encoder.layer.1.attention.self.context", "attentions.0"])
 @pytest.mark.parametrize("times", [0.9, 1.1])
 def test_beyond_the_tolerance_a_port_s_error_is_weighed(
-    times: float, key: str, folders: dict[str, Path], saved: dict[str, Array]
+    times: float, key: str, folder: Path, saved: dict[str, Array]
 ) -> None:
     """One number far off, and the rms error over all just below `PORT_SHARE` times ours, and just above it."""
     part = {name: value for name, value in saved.items() if name.startswith("plain|")}
-    batch = {"input_ids": part["plain|inputs|input_ids"]}
-    with load_encoder(folders["bert"], dtype="float64") as exact:
-        truth = trace(exact, batch)[key]
-    ours = rms(part[f"plain|{key}"] - truth)
+    with load_encoder(folder, dtype="float64") as exact:
+        truth = trace(exact, {"input_ids": part["plain|inputs|input_ids"]})[key]
     theirs = truth.copy()
-    theirs.flat[0] += times * PORT_SHARE * ours * np.sqrt(theirs.size)
-    report = verify_encoder(folders["bert"], part | {f"plain|{key}": theirs})
+    theirs.flat[0] += times * PORT_SHARE * rms(part[f"plain|{key}"] - truth) * np.sqrt(theirs.size)
+    report = verify_encoder(folder, part | {f"plain|{key}": theirs})
     (d,) = [d for d in report.compared if d.key == key]
     assert not d.passes and d.error_theirs == pytest.approx(times * PORT_SHARE * d.error_ours)
     assert report.passed == (times < 1)
@@ -263,15 +233,13 @@ def test_beyond_the_tolerance_a_port_s_error_is_weighed(
         ("reference", 1e-9, 0.0, False),
         ("file", 1.0, 0.99 * PORT_SHARE, True),
         ("file", 1.0, 1.01 * PORT_SHARE, False),
-        ("file", 1.0, 1e-9, True),  # a port may be better than we are
-        ("file", 1.0, 0.0, True),
+        *(("file", 1.0, better, True) for better in (1e-9, 0.0)),  # a port may be better than we are
         ("file", 0.0, 1e-9, False),
         ("stored", 0.99 * ERROR_SHARE, 1.0, True),
         ("stored", 1.01 * ERROR_SHARE, 1.0, False),
         ("stored", 1.0, 0.99 * PORT_SHARE, True),
         ("stored", 1.0, 1.01 * PORT_SHARE, False),
-        ("file", 1.0, np.nan, False),
-        ("reference", 1.0, np.nan, False),
+        *((whose, 1.0, np.nan, False) for whose in ("file", "reference")),
     ],
 )
 def test_shares_of_rounding(whose: str, ours: float, theirs: float, accepted: bool) -> None:
@@ -283,43 +251,36 @@ def test_shares_of_rounding(whose: str, ours: float, theirs: float, accepted: bo
 
 
 @pytest.mark.parametrize("key", ["hidden_states.1", "attentions.1", "encoder.layer.0.attention.self.scores", "sum"])
-def test_a_reference_of_another_shape_differs(key: str, folders: dict[str, Path], saved: dict[str, Array]) -> None:
+def test_a_reference_of_another_shape_differs(key: str, folder: Path) -> None:
     """Of a reference it is a finding and no slip: all of it counts as different, padding too."""
-    inputs = {"left_pad": {name: saved[f"left_pad|inputs|{name}"] for name in ("input_ids", "attention_mask")}}
-    with load_encoder(folders["bert"]) as encoder:
+    with load_encoder(folder) as encoder:
+        inputs = few(encoder, "left_pad")
         ours = {"left_pad": trace(encoder, inputs["left_pad"])}
         theirs = {"left_pad": {key: ours["left_pad"][key][..., 1:]}}
         (difference,) = EncoderSubject(encoder, load_encoder).compare(inputs, ours, theirs, ours)
     assert difference.largest == np.inf and difference.equal == 0 and not difference.accepted(Reference.shares)
 
 
-def test_numbers_at_padding_are_not_compared(folders: dict[str, Path], saved: dict[str, Array]) -> None:
+def test_numbers_at_padding_are_not_compared(folder: Path, saved: dict[str, Array]) -> None:
     """References compute something for padding; here it is zeros. Scores of padding keys are hidden by the mask."""
     spoilt = dict(saved)
     for kind in ("right_pad", "left_pad", "pads_inside_mask"):
         padding = saved[f"{kind}|inputs|attention_mask"] == 0
         for key, value in saved.items():
             if key.startswith(f"{kind}|") and "inputs" not in key and value.ndim > 2:
-                changed = np.broadcast_to(value, (*padding.shape[:1], *value.shape[1:])).copy()
+                changed = spoilt[key] = np.broadcast_to(value, (*padding.shape[:1], *value.shape[1:])).copy()
                 rows = changed if value.ndim == 3 else changed.swapaxes(1, 2)
                 rows[padding] = 7
                 if key.endswith("scores"):
                     np.moveaxis(changed, 3, 1)[padding] = -1e4
-                spoilt[key] = changed
-    assert verify_encoder(folders["bert"], spoilt).passed
-    name = "right_pad|attentions.0"  # but what a token makes of padding is
-    seen = saved[name].copy()
-    seen[1, 0, 0, -1] = 1e-3
-    assert not verify_encoder(folders["bert"], spoilt | {name: seen}).passed
+    assert verify_encoder(folder, spoilt).passed
+    (seen := saved["right_pad|attentions.0"].copy())[1, 0, 0, -1] = 1e-3  # but what a token makes of padding is
+    assert not verify_encoder(folder, spoilt | {"right_pad|attentions.0": seen}).passed
 
 
-def test_scores_of_a_causal_model_are_compared_where_they_are_seen(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_scores_of_a_causal_model_are_compared_where_they_are_seen(folders: dict[str, Path], own: Path) -> None:
     """Before the mask or after it: what it hides is another program's own."""
-    with load_encoder(folders["gpt2"]) as encoder:
-        report = verify_encoder(str(folders["gpt2"]), save=tmp_path / "own.safetensors")
-        assert encoder.stack.causal and report.passed
-    arrays = dict(load_file(tmp_path / "own.safetensors"))
-    name = "plain|h.0.attn.scores"
+    arrays, name = saved_of(folders["gpt2"], own), "plain|h.0.attn.scores"
     ahead = ~np.tri(arrays[name].shape[-1], dtype=bool)
     masked = np.where(ahead, np.finfo(np.float32).min, arrays[name])
     assert verify_encoder(folders["gpt2"], arrays | {name: masked}).passed
@@ -329,26 +290,24 @@ def test_scores_of_a_causal_model_are_compared_where_they_are_seen(folders: dict
 
 def test_at_tokens() -> None:
     mask = np.array([[True, False], [True, True]])
-    assert at_tokens(np.arange(2), mask).tolist() == [0, 0, 1]
-    assert at_tokens(np.arange(8).reshape(2, 2, 2), mask).tolist() == [[0, 1], [4, 5], [6, 7]]
+    assert subjects.at_tokens(np.arange(2), mask).tolist() == [0, 0, 1]
+    assert subjects.at_tokens(np.arange(8).reshape(2, 2, 2), mask).tolist() == [[0, 1], [4, 5], [6, 7]]
     pairs = np.arange(8).reshape(2, 1, 2, 2)
-    assert at_pairs(pairs, mask, np.ones((2, 2), bool)).tolist() == [[0], [4], [5], [6], [7]]
-    assert at_pairs(pairs, mask, np.tri(2, dtype=bool)).tolist() == [[0], [4], [6], [7]]
+    assert subjects.at_pairs(pairs, mask, np.ones((2, 2), bool)).tolist() == [[0], [4], [5], [6], [7]]
+    assert subjects.at_pairs(pairs, mask, np.tri(2, dtype=bool)).tolist() == [[0], [4], [6], [7]]
 
 
-def test_another_shape_is_refused(folders: dict[str, Path], saved: dict[str, Array]) -> None:
-    model, name = str(folders["bert"]), "plain|attentions.0"
-    with pytest.raises(ValueError, match=r"plain\|attentions.0"):
-        verify_encoder(model, saved | {name: saved[name][:, 1:].copy()})
-    for wrong in (saved[name][None], saved[name][:1]):  # one axis more, the first text alone
+def test_another_shape_is_refused(folder: Path, saved: dict[str, Array]) -> None:
+    right = saved["plain|attentions.0"]
+    for wrong in (right[:, 1:], right[None], right[:1]):  # a head less, one axis more, the first text alone
         with pytest.raises(ValueError, match=r"plain\|attentions.0"):
-            verify_encoder(model, saved | {name: wrong.copy()})
+            verify_encoder(folder, saved | {"plain|attentions.0": wrong.copy()})
 
 
 def test_a_published_model_is_compared_with_what_ships(minilm: Path) -> None:
     """Every output of a block, without torch; they are held to float64, and so is a formula that is wrong."""
     report = verify_encoder(str(minilm))
-    assert report.passed, "\n".join(report.lines)
+    assert report.passed, str(report)
     assert {d.key for d in report.compared} >= {f"hidden_states.{i}" for i in range(1, 7)}
     assert report.lines[1].endswith("all-MiniLM-L6-v2") and "the reference was not run" in report.lines[2]
     assert "ids of 3 texts: the reference's" in report.lines
@@ -361,24 +320,21 @@ def test_a_wrong_encoder_does_not_pass_what_ships(minilm: Path, monkeypatch: Pat
     row = replace(BERT_BLOCKS, parts=(replace(attend, work=replace(attend.work, scale=lambda *_: 0.17)), feed))
     monkeypatch.setattr("minibert.models.open.load_encoder.BLOCKS", {"bert": row})
     report = verify_encoder(str(minilm))
-    assert not report.passed
-    (line,) = [line for line in report.lines if line.startswith("first difference: ")]
-    assert line.startswith("first difference: block 0, hidden_states.1, in text ")
+    assert not report.passed and first_difference(report).startswith("block 0, hidden_states.1, in text ")
 
 
-def test_what_cannot_be_done_is_said(folders: dict[str, Path], tmp_path: Path, capsys: Printed) -> None:
-    command = ["verify", "--encoder", "--model"]
-    assert main([*command, str(folders["bert"])]) == 2
-    said = capsys.readouterr().err
+def test_what_cannot_be_done_is_said(folder: Path, tmp_path: Path, capsys: Printed) -> None:
+    command, target = ["verify", "--encoder", "--model"], tmp_path / "t.safetensors"
+    said = failure(capsys, *command, folder)
     assert "torch and transformers are not installed" in said and "name a file with --against" in said
-    assert main([*command, str(REFERENCE / "xlnet"), "--save", str(tmp_path / "t.safetensors")]) == 2
-    assert "'xlnet' has an input layer here, but no blocks" in capsys.readouterr().err
-    assert main([*command, str(folders["bert"]), "--side", "decoder", "--save", str(tmp_path / "t.safetensors")]) == 2
-    assert "--encoder compares a whole model" in capsys.readouterr().err
-    weights = folders["bert"] / "model.safetensors"
+    said = failure(capsys, *command, REFERENCE / "xlnet", "--save", target)
+    assert "'xlnet' has an input layer here, but no blocks" in said
+    said = failure(capsys, *command, folder, "--side", "decoder", "--save", target)
+    assert "--encoder compares a whole model" in said
+    weights = folder / "model.safetensors"
     before = weights.read_bytes()
-    assert main([*command, str(folders["bert"]), "--save", str(weights)]) == 2
-    assert weights.read_bytes() == before and not (tmp_path / "t.safetensors").exists()
+    failure(capsys, *command, folder, "--save", weights)
+    assert weights.read_bytes() == before and not target.exists()
 
 
 def test_an_encoder_is_known_by_all_its_parameters(minilm: Path, tmp_path: Path) -> None:
@@ -390,3 +346,79 @@ def test_an_encoder_is_known_by_all_its_parameters(minilm: Path, tmp_path: Path)
     with load_encoder(ported(tensors, tmp_path, "model.safetensors").parent) as encoder:
         assert shipped.find(encoder) is None
         assert shipped.find(encoder.embeddings) is not None
+
+
+# -- heads -------------------------------------------------------------------------------------------------------
+
+MASKED, CLASSES = HEAD_CASE["bert-masked_word"], HEAD_CASE["bert-classes"]
+
+
+@pytest.mark.parametrize("case", {case.head: case for case in HEAD_CASES}.values(), ids=str)  # one of each head
+def test_of_a_head_what_save_writes_against_accepts(case: HeadCase, own: Path) -> None:
+    arrays = saved_of(case.folder, own)
+    assert "plain|logits" in arrays
+    assert verify_encoder(case.folder, arrays).passed
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("bert-masked_word", "logits"), ("bert-masked_word", "cls.predictions.transform.LayerNorm"),
+     ("bert-classes", "logits"), ("bert-classes", "pooler.activation"), ("gpt2-classes", "logits"),
+     ("electra-replaced_token", "logits")],
+)  # fmt: skip
+def test_the_place_of_a_difference_is_the_head(name: str, key: str, own: Path) -> None:
+    case = HEAD_CASE[name]
+    arrays = saved_of(case.folder, own)
+    arrays[f"types|{key}" if f"types|{key}" in arrays else f"plain|{key}"][0, 0] += 1e-3
+    report = verify_encoder(case.folder, arrays)
+    assert not report.passed and report.matches == []
+    assert first_difference(report).startswith(f"head {case.head}, {key}, in ")
+
+
+def test_logits_at_padding_are_not_compared(own: Path) -> None:
+    arrays = saved_of(MASKED.folder, own)
+    padding = arrays["right_pad|inputs|attention_mask"] == 0
+    for changed, passes in ((padding, True), (~padding, False)):
+        (x := arrays["right_pad|logits"].copy())[changed] = 7
+        assert verify_encoder(MASKED.folder, arrays | {"right_pad|logits": x}).passed == passes
+
+
+def test_logits_alone_are_compared_and_named() -> None:
+    """A head's mistake fits, though nothing else is compared; with another one beside it none does."""
+    with load_encoder(MASKED.folder) as encoder:
+        (mistake,) = [each for each in MISTAKES if each.name == "norm not applied"]
+        head, inputs = EncoderSubject(encoder, partial(load_encoder, MASKED.folder)).head, few(encoder, "plain")
+        traces = {"plain": by_steps(encoder, inputs["plain"], mistake, (subjects.HEAD,), head)}
+    for further, names in ((0, ["norm not applied"]), (1, [])):
+        traces["plain"]["logits"] = traces["plain"]["logits"] + np.float32(further)
+        report = verify_encoder(MASKED.folder, arrays(inputs, traces), only=["logits"])
+        assert not report.passed and report.matches == names
+
+
+def test_batches_whose_token_is_padding_have_no_logits(own: Path) -> None:
+    pairs = [name.split("|", 1) for name in saved_of(CLASSES.folder, own)]
+    kinds = {kind for kind, _ in pairs} - {kind for kind, key in pairs if key == "logits"}
+    assert kinds == {"left_pad", "pads_inside_mask"}
+
+
+@pytest.mark.parametrize(
+    ("case", "config", "said"),
+    [
+        (MASKED, {"architectures": ["BertForMultipleChoice"]}, "logits not compared: .* multiple choice is not"),
+        (HEAD_CASE["bert-masked_word-pretraining"], {"architectures": None}, "logits not compared: .* several heads"),
+        # a port of GPT-2's blocks has no logits, though the table for them is there
+        (HEAD_CASE["gpt2-next_word-unprefixed"], {"architectures": ["GPT2Model"]}, ""),
+    ],
+    ids=str,
+)
+def test_where_and_why_logits_are_not_compared(
+    case: HeadCase, config: dict[str, Any], said: str, own: Path, tmp_path: Path
+) -> None:
+    report = verify_encoder(copied(case, tmp_path / "model", **config), save=own)
+    assert report.passed and re.match(said, report.lines[1])
+    assert not [name for name in load_file(own) if name.endswith("logits")]
+
+
+def test_without_a_head_nothing_is_said_of_logits(own: Path, capsys: Printed) -> None:
+    out, _ = ran(capsys, "verify", "--encoder", "--model", CASE["bert-base"].folder, "--save", own)
+    assert "logits" not in out
