@@ -256,3 +256,8 @@ def test_a_reranker_alone(option: tuple[str, ...], monkeypatch: Patch) -> None:
     with serving("--name", "r", models=(*option, RERANKER), said="r", path="/rerank") as (_, address):
         assert len(address.ask("/rerank", {"query": "a", "texts": ["b", "c"], "model": RERANKER}).json) == 2
         assert "no model of this server computes vectors; it was started with" in address.embed("dog").error
+
+
+def test_the_model_of_a_request_for_scores_is_the_first_that_can_answer() -> None:
+    with serving(models=(RERANKER, MODEL), said="uses-reranker, sentences-last-token", path="/rerank") as (_, address):
+        assert len(address.ask("/rerank", {"query": "a", "texts": ["b", "c"]}).json) == 2
