@@ -162,8 +162,8 @@ def sparse_sum(parts: Path, folder: Path) -> list[Call]:
     chain = [Transformer(name, transformer_task="fill-mask"), SpladePooling("sum", "log1p_relu")]
     saved(SparseEncoder(modules=chain, device="cpu", max_active_dims=7), folder)
     old = "sentence_transformers.sparse_encoder.models"
-    types = (f"{old}.{name}.{name}" for name in ("MLMTransformer", "SpladePooling"))
-    rewrite(folder / "modules.json", lambda modules: [module | {"type": next(types)} for module in modules])
+    types = [{"type": f"{old}.{name}.{name}"} for name in ("MLMTransformer", "SpladePooling")]
+    rewrite(folder / "modules.json", lambda modules: [a | b for a, b in zip(modules, types, strict=True)])
     dump(folder / "sentence_bert_config.json", {"max_seq_length": 10, "do_lower_case": False})
     splade = {"pooling_strategy": "sum", "activation_function": "log1p_relu", "word_embedding_dimension": None}
     dump(folder / "1_SpladePooling/config.json", splade)

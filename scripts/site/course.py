@@ -89,12 +89,20 @@ def minutes(name: str) -> tuple[int, list[int]]:
 
 
 def each(numbers: list[int]) -> str:
-    """Return minutes as a reader sees them: of 3, 3 and 6 '2 x 3, 1 x 6'."""
+    """Return minutes as a reader sees them.
+
+    >>> each([3, 3, 6])
+    '2 x 3, 1 x 6'
+    """
     return ", ".join(f"{numbers.count(number)} x {number}" for number in sorted(set(numbers)))
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: '1 exercise', '2 exercises'."""
+    """Return a number with its noun.
+
+    >>> counted(1, "exercise"), counted(2, "exercise")
+    ('1 exercise', '2 exercises')
+    """
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
@@ -173,7 +181,11 @@ def study_page(name: str) -> tuple[str, dict[str, bytes]]:
 
 
 def numbered(text: str) -> list[str]:
-    """Return the items of a numbered list, without their numbers."""
+    """Return the items of a numbered list, without their numbers.
+
+    >>> numbered("1. one\\n   more\\n2. two\\n")
+    ['one\\nmore', 'two']
+    """
     items = re.split(r"^\d+\. +", text, flags=re.MULTILINE)[1:]
     return [dedent(f"   {item}").strip() for item in items]
 

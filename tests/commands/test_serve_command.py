@@ -29,13 +29,13 @@ installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
 MANY = 2048  # texts that keep the server at work for a while
 MODEL, RERANKER = str(REFERENCE / "sentences-last-token"), str(REFERENCE / "uses-reranker")
-V = "/v1/embeddings"
+EMBEDDINGS = "/v1/embeddings"
 HALF = b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"
 
 
 @contextmanager
 def serving(
-    *arguments: str, models: tuple[str, ...] = (MODEL,), said: str = "sentences-last-token", path: str = V
+    *arguments: str, models: tuple[str, ...] = (MODEL,), said: str = "sentences-last-token", path: str = EMBEDDINGS
 ) -> Iterator[tuple[subprocess.Popen[str], Address]]:
     """Start the command and wait until it prints its address."""
     command = [sys.executable, "-m", "minibert", "serve", *models, "--port", "0", *arguments]
@@ -69,13 +69,13 @@ def test_it_answers_and_ends_with_exit_code_0(tmp_path: Path) -> None:
         token = {"Authorization": "Bearer geheim"}
         assert address.embed("dog").status == 401
         for name in ("small", "tiny", "sentences-last-token", MODEL):
-            assert address.ask(V, {"input": "dog", "model": name}, **token).status == 200
-        found = address.ask(V, {"input": "dog"}, **token).json["data"][0]["embedding"]
+            assert address.ask(EMBEDDINGS, {"input": "dog", "model": name}, **token).status == 200
+        found = address.ask(EMBEDDINGS, {"input": "dog"}, **token).json["data"][0]["embedding"]
         assert np.allclose(found, minibert.load_encoder(MODEL).encode("dog"), atol=1e-6)
         assert len(address.ask("/rerank", {"query": "a", "texts": ["b", "c"]}, **token).json) == 2
         with ThreadPoolExecutor(1) as pool:
             texts = [f"we lived above the clouds {i}" for i in range(MANY)]
-            waiting = pool.submit(address.ask, V, {"input": texts}, **token)
+            waiting = pool.submit(address.ask, EMBEDDINGS, {"input": texts}, **token)
             while address.ask("/info", **token).json["requests_inside"] < 2 and not waiting.done():
                 pass
             process.send_signal(signal.SIGTERM)
@@ -86,14 +86,14 @@ def test_it_answers_and_ends_with_exit_code_0(tmp_path: Path) -> None:
 
 def test_options_of_sentence_vectors_and_a_model_without_a_prompt() -> None:
     """Asked for once, at the start; the first line says where nothing is put before a query."""
-    folder, where = str(REFERENCE / "sentences-dense"), f"{V}; the model has no prompt for queries"
+    folder, where = str(REFERENCE / "sentences-dense"), f"{EMBEDDINGS}; the model has no prompt for queries"
     with serving("--truncate-dim", "4", models=(folder,), said="sentences-dense", path=where) as (_, address):
-        found = address.ask(V, {"input": "we", "task": "query"}).json["data"][0]["embedding"]
+        found = address.ask(EMBEDDINGS, {"input": "we", "task": "query"}).json["data"][0]["embedding"]
         assert np.allclose(found, minibert.load_encoder(folder).encode("we")[:4], atol=1e-6)
     options = "--prompts", "query=the clouds ", "--default-prompt-name", "query", "--max-seq-length", "6"
     with serving(*options, models=(folder,), said="sentences-dense") as (_, address):
         long = "we lived above the clouds"
-        answer = address.ask(V, {"input": long}).json
+        answer = address.ask(EMBEDDINGS, {"input": long}).json
         want = minibert.load_encoder(folder, max_seq_length=6).encode(long, prompt="the clouds ")
         assert np.allclose(answer["data"][0]["embedding"], want, atol=1e-6) and answer["truncated"] == 1
 
