@@ -108,18 +108,21 @@ def test_openais_client_works_unchanged_and_comes_again_after_503(minilm: Path, 
     assert "http://127.0.0.1:8000/v1" in code
     printed = f"{len(TEXTS)} 128 {int(encoder.tokenize(TEXTS)['attention_mask'].sum())}\n"
     server = Server([model_of(encoder, names_of(NAME))])
-    refused, statuses = server.record.note, list[int]()
+    note, statuses = server.record.note, list[int]()
 
     def noted(scope: Any, status: int, seconds: float) -> None:
         statuses.append(status)
-        server.inside = 0  # no longer full
-        refused(scope, status, seconds)
+        if status == 503:
+            server.limits = server.limits._replace(waiting=1)  # no longer full
+        note(scope, status, seconds)
 
     server.record.note = noted
     with served(server) as address:
-        for inside in (0, server.limits.waiting):
-            server.inside = inside
-            exec(code.replace("http://127.0.0.1:8000", address.url), {"texts": TEXTS})
+        for waiting in (1, 0):  # a full server is one that lets nobody wait
+            server.limits = server.limits._replace(waiting=waiting)
+            names: dict[str, Any] = {"texts": TEXTS}
+            exec(code.replace("http://127.0.0.1:8000", address.url), names)
+            names["client"].close()
             assert capsys.readouterr().out == printed
     assert statuses == [200, 503, 200]
 
