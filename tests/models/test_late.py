@@ -65,15 +65,6 @@ def test_documents_in_the_order_of_their_scores() -> None:
     assert used == [("query", 3), ("document", 3)]
 
 
-def test_options_of_the_loader() -> None:
-    folder = REFERENCE / "late-fixed"
-    usual, mean = opened("late-fixed"), minibert.load_encoder(folder, similarity_fn_name="meanmaxsim")
-    vectors = usual.encode_query(QUERIES)
-    assert np.allclose(mean.similarity(vectors, vectors), usual.similarity(vectors, vectors) / 12, atol=FORMULA)
-    prompted = minibert.load_encoder(folder, prompts={"query": ""}).encode_query("the we")
-    assert np.allclose(prompted, usual.encode_query("we"), atol=NEIGHBOURS)
-
-
 class Unseen(TextPipeline):
     def tokenize(self, texts: list[Any], start: int) -> list[Encoded]:
         return [Encoded(ids, None, unseen=n) for ids, n in texts]
@@ -195,6 +186,9 @@ def test_similarity_of_token_vectors() -> None:
     assert np.allclose(encoder.similarity(queries, padded), want, atol=FORMULA)
     opposite = [-each for each in queries]  # to which a row of zeros would be nearer than a token
     assert np.allclose(encoder.similarity(opposite, padded), encoder.similarity(opposite, documents), atol=FORMULA)
+    asked = minibert.load_encoder(REFERENCE / "late-fixed", similarity_fn_name="meanmaxsim", prompts={"query": ""})
+    assert np.allclose(asked.similarity(queries, documents), want / len(queries[0]), atol=FORMULA)
+    assert asked.prompts["query"] == "" != encoder.prompts["query"]
     bare = opened("sentences-bare")  # a folder that says nothing
     assert np.allclose(bare.similarity(queries, documents), want, atol=FORMULA)
     for second, kind, said in (

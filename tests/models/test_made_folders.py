@@ -140,10 +140,6 @@ def refuse_writing(event, arguments):
     if event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
         raise AssertionError(f"{arguments[0]} was opened for writing")
 sys.addaudithook(refuse_writing)
-import minibert
-layer = minibert.load(".")
-vectors = layer.embed(["We lived above the clouds", "a"])
-print(vectors.shape, float(vectors[0, 0]))
 from minibert.cli import main
 assert main(["embed", "--model", ".", "We lived above the clouds"]) == 0
 """
@@ -171,8 +167,7 @@ def test_runs_from_an_extracted_folder_without_network_home_disk_or_root(minilm:
     finally:
         folder.chmod(0o755)
     assert run.returncode == 0, run.stderr
-    first, line = run.stdout.splitlines()
-    assert first == f"(2, 384) {float(expected[0, 0])}" and np.array_equal(numbers(line), expected)
+    assert np.array_equal(numbers(run.stdout), expected)
 
 
 def tokens_of(folder: Path) -> list[str]:
@@ -313,9 +308,6 @@ def test_a_vocabulary_with_a_token_twice_is_refused(tmp_path: Path) -> None:
 
 def test_the_command_says_what_it_made(tmp_path: Path, capsys: Printed) -> None:
     model, made = distilled.write(tmp_path / "bert", "bert"), tmp_path / "made"
-    command = ("distill", "-m", model, "-o", made, "--dims", DIMS)
-    out, err = ran(capsys, *command)
+    out, err = ran(capsys, "distill", "-m", model, "-o", made, "--dims", DIMS)
     assert err == "" and f"{made}: 144 tokens, 8 numbers each\n" in out and "by Zipf's law\n" in out
     assert f"components      8 of {encoders.DIM}, with " in out
-    assert f"{made} exists" in failure(capsys, *command)
-    assert "dims" in failure(capsys, "distill", "-m", model, "-o", tmp_path / "other", "--dims", 0)
