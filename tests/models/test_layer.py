@@ -43,7 +43,6 @@ FORMS = [
     [[5, 6, 7], [8, 9, 10]], ((5, 6, 7), (8, 9, 10)), [np.array([5, 6, 7]), np.array([8, 9, 10])],
     *(np.array([[5, 6, 7], [8, 9, 10]], kind) for kind in (np.int32, np.uint8, np.uint64, ">i4")),
     np.array([[5, 8], [6, 9], [7, 10]]).T, np.ma.masked_array([[5, 6, 7], [8, 9, 10]]),
-    np.arange(5, 17)[::-1][::-2].reshape(2, 3)[:, :1] * 0 + [[5, 6, 7], [8, 9, 10]],
 ]  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from limits import CHILD_SECONDS
 from needed import missing
+from reference_files import CASES, REFERENCE, Case
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
@@ -32,8 +33,7 @@ from minibert.models.open import distill as distilling
 from minibert.models.open import extract as extraction
 from minibert.models.open.extract import extract
 
-CASES = sorted(path.parent for path in Path(__file__).parents[1].glob("reference/*/case.json"))
-GPT2 = Path(__file__).parents[1] / "reference" / "gpt2"
+GPT2 = REFERENCE / "gpt2"
 IDS = np.arange(12).reshape(2, 6)
 # half a unit in the last place of the largest number in a table, as a share of that number
 HALF_UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -46,15 +46,14 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_an_extracted_layer_is_the_layer(case: Path, tmp_path: Path) -> None:
-    side = json.loads((case / "case.json").read_text())["side"] or "encoder"
-    made = extract(case, tmp_path / "made")
-    with minibert.load(case, side=side) as before, minibert.load(made.folder, side=side) as after:
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_an_extracted_layer_is_the_layer(case: Case, tmp_path: Path) -> None:
+    made = extract(case.folder, tmp_path / "made")
+    with case.layer() as before, minibert.load(made.folder, side=case.side) as after:
         assert np.array_equal(before(IDS), after(IDS))
         if not case.name.startswith("xlnet"):  # whose scheme of positions is refused
             assert type(before.attention_position) is type(after.attention_position)
-    original, own = (load_file(folder / "model.safetensors") for folder in (case, made.folder))
+    original, own = (load_file(folder / "model.safetensors") for folder in (case.folder, made.folder))
     assert own and all(np.array_equal(own[name], original[name]) for name in own), "as other readers read it"
     assert files(made.folder).keys() == {"config.json", "model.safetensors"}  # these cases have no tokenizer
     assert list(tmp_path.iterdir()) == [made.folder]
@@ -283,6 +282,7 @@ def changed(folder: Path, tensor: str, place: Any, number: float) -> minibert.En
 
 def test_what_is_no_number_becomes_0_as_in_model2vec_and_others_are_refused(tmp_path: Path) -> None:
     encoder = changed(tmp_path / "odd", "embeddings.word_embeddings.weight", 9, np.nan)
+    assert np.isnan(encoder.embeddings([8, 9])).any(axis=1).tolist() == [False, True]  # as the file has it
     made = distilling.static_tokenizer(encoder.sentence_tokenizer)
     x = distilling.token_rows(encoder, made)
     assert [i for i, row in zip(made.ids, x, strict=True) if not row.any()] == [9]
