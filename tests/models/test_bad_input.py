@@ -12,6 +12,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -287,17 +288,11 @@ def test_a_scheme_of_attention(name: str, changes: dict[str, Any], message: str,
 
 @pytest.mark.usefixtures("little_memory")
 def test_a_formula_is_asked_for_few_lengths() -> None:
-    asked: list[int] = []
-
-    def make(length: int, dim: int) -> Any:
-        asked.append(length)
-        return sinusoidal_positions(length, dim)
-
+    make, whole = mock.Mock(wraps=sinusoidal_positions), sinusoidal_positions(10_000, 4)
     table = FormulaTable(make, (10_000, 4))
-    whole = sinusoidal_positions(10_000, 4)
     for count in range(1, 3000, 7):
         assert same_bits(table.rows(slice(count - 1, count)), whole[count - 1 : count])
         assert same_bits(table.rows(np.array([[count, 0]])), whole[[[count, 0]]])
-    assert len(asked) <= 5
+    assert make.call_count <= 5
     assert table.rows(np.empty((1, 0), np.int64)).shape == (1, 0, 4)
-    assert same_bits(table.array(), whole) and asked[-1] == 10_000
+    assert same_bits(table.array(), whole) and make.call_args.args == (10_000, 4)

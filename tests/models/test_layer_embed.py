@@ -129,12 +129,6 @@ def test_tokens_follow_the_shape_of_the_ids(load: Make) -> None:
         layer.tokens(["we"])
 
 
-def test_an_error_names_the_id(load: Make) -> None:
-    for texts, where in (([[1, VOCAB]], "0, 1"), ([[4, 4, VOCAB], [7], [3, 3]], "0, 2")):
-        with pytest.raises(IndexError, match=rf"input_ids\[{where}\]"):
-            load("bert").pack([Encoded(ids, None) for ids in texts])
-
-
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_stream_reads_at_most_one_chunk_ahead(at_once: bool) -> None:
     read: list[int] = []
