@@ -47,6 +47,7 @@ def test_embed_pools_the_rows_of_each_text(load: Make, name: str) -> None:
         assert same_bits(row.max(axis=0), largest)
     assert same_bits(layer.embed(iter(TEXTS)), means) and same_bits(layer.embed([]), means[:0])
     assert layer.embed([], "max").shape == (0, 8) and layer.embed([], None) == []
+    assert layer.pack([]).tiles(4) == layer.pack([]).groups() == []
 
 
 @given(
@@ -164,19 +165,6 @@ def test_packed_texts_have_the_rows_of_each_alone(case: Case, lengths: list[int]
             for i, rows in zip(group.texts, group.select(found), strict=True):
                 given = {"token_type_ids": np.array(types[i], np.int64)} if typed else {}
                 assert same_bits(rows, layer(np.array(texts[i], np.int64), **given)), sizes[i]
-
-
-def test_tiles_hold_whole_texts_and_each_once(load: Make) -> None:
-    layer = load("bert")
-    packed = layer.pack([Encoded(list(range(length)), [1] * length) for length in (5, 0, 2, 9, 2, 0, 3)])
-    rows = layer.rows(packed)
-    for tokens in (1, 4, 7, 100):
-        tiles = packed.tiles(tokens)
-        assert same_bits(np.concatenate([layer.rows(tile) for tile in tiles]), rows)  # types and positions too
-        assert np.concatenate([tile.texts for tile in tiles]).tolist() == packed.texts.tolist()
-        assert all(len(tile.ids) == tile.lengths.sum() for tile in tiles)
-        assert all(len(tile.ids) <= SLACK * tokens or len(tile.texts) == 1 for tile in tiles)
-    assert layer.pack([]).tiles(4) == layer.pack([]).groups() == []
 
 
 @given(lengths=st.lists(st.integers(0, 300)), tokens=st.integers(0, 600))
