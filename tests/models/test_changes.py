@@ -289,24 +289,21 @@ def studied(name: str) -> minibert.Encoder:
 
 def cell_by_cell(encoder: minibert.Encoder, head: str, text: str, other: str, token: int) -> Array:
     """Compute one run for each cell, without `patching_map`."""
-    clean, given = encoder.trace(**encoder.tokenize(text)), encoder.tokenize(other)
 
-    def run(batch: dict[str, Any], change: Any = None) -> Array:
-        return log_softmax(encoder.logits(**batch, head=head, change=change)[0, token].astype(np.float64))
+    def run(of: str, change: Any = None) -> Array:
+        logits = encoder.logits(**encoder.tokenize(of), head=head, change=change)
+        return log_softmax(logits[0, token].astype(np.float64))
 
-    of_text = run(encoder.tokenize(text))
-    label = of_text.argmax()
-    low = run(given)[label]
-
-    def share(i: int, t: int) -> float:
-        def put(values: Array) -> Array:
-            values[0, t] = clean[f"hidden_states.{i}"][0, t]
-            return values
-
-        return float((run(given, {f"hidden_states.{i}": put})[label] - low) / (of_text[label] - low))
-
-    states, seq = len(encoder.stack.blocks) + 1, given["input_ids"].shape[1]
-    return np.array([[share(i, t) for t in range(seq)] for i in range(states)])
+    clean, given = (encoder.trace(**encoder.tokenize(each)) for each in (text, other))
+    label = run(text).argmax()
+    high, low = run(text)[label], run(other)[label]
+    states = [key for key in clean if key.startswith("hidden_states.")]
+    shares = np.empty((len(states), given[states[0]].shape[1]))
+    for i, t in np.ndindex(shares.shape):
+        patched = given[states[i]].copy()
+        patched[0, t] = clean[states[i]][0, t]
+        shares[i, t] = (run(other, {states[i]: patched})[label] - low) / (high - low)
+    return shares
 
 
 @pytest.mark.parametrize("name", TEXTS)

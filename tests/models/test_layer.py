@@ -156,9 +156,7 @@ def test_submodules_give_the_same_bits_for_rows_that_lie_apart(load: Make) -> No
 
 
 def test_config_shows_the_file_its_words_and_defaults(load: Make, folders: dict[str, Path]) -> None:
-    assert load("gpt2").config.n_embd == 8 == load("t5").config.d_model and load("gpt2").config.n_positions == 32
     assert load("t5").config["task_specific_params"]["translation_en_to_de"]["max_length"] == 300
-    assert load("bert").config.layer_norm_eps == 1e-12
     for name, longest in (("bert", 16), ("gpt2", 32), ("distilbert", 16)):  # by the common words
         config = load(name).config
         assert config.hidden_size == config["hidden_size"] == 8 and config.model_type == name
