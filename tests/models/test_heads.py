@@ -280,15 +280,11 @@ def test_what_is_not_computed_is_refused_by_name(name: str, said: str, tmp_path:
             encoder.logits(IDS, head="classes")
 
 
-def test_a_file_without_a_head_says_so() -> None:
+def test_a_file_without_a_head_and_a_head_of_no_file() -> None:
     with CASE["bert-base"].load() as encoder:
         assert encoder.heads == ()
-        for head in (None, "masked_word"):
-            with pytest.raises(minibert.CheckpointError):
-                encoder.logits(IDS, head=head)
-    with HEAD_CASE["bert-classes"].load() as encoder:
-        with pytest.raises(minibert.CheckpointError, match=r"'next_word'.*classes"):
-            encoder.logits(IDS, head="next_word")
+        with pytest.raises(minibert.CheckpointError):
+            encoder.logits(IDS)
         for wrong in ("lm", "question_answering", ""):
             with pytest.raises(ValueError, match="masked_word"):
                 encoder.trace(IDS, head=wrong)
