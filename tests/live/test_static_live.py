@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -87,29 +86,6 @@ def test_folders_of_model2vec(tmp_path: Path, minilm: Path, kind: str, quantized
     some = [i for i, own in enumerate(ids) if own]
     want = np.asarray(opened_there(tmp_path / "model").encode(texts), "f4")
     assert away(found[some], want[some]) <= (EXACT if quantized else exact)  # with weights in float32
-
-
-@pytest.mark.parametrize(("kind", "bound"), [("f2", HALF), ("f4", EXACT)])
-def test_int8_rows_with_weights(tmp_path: Path, minilm: Path, kind: str, bound: float) -> None:
-    """model2vec multiplies int8 rows in the weights' format; the products of float16 weights are rounded to it."""
-    vocabulary = tokenizer(minilm)
-    count = vocabulary.get_vocab_size()
-    theirs = saved(tmp_path, vocabulary, "int8", numbers(count, 16), weights=np.linspace(0.1, 2, count).astype(kind))
-    texts = ["we lived above the clouds", "the river and the bank", "a cat sleeps"]
-    off = away(minibert.load_encoder(tmp_path / "model").encode(texts), theirs.encode(texts))
-    assert off <= bound and (off > EXACT or kind == "f4")
-
-
-def test_a_folder_without_modules_json_is_model2vec_s(tmp_path: Path) -> None:
-    from model2vec import StaticModel
-
-    texts = ["we lived above the clouds", "a b c", ""]
-    for config in ("{}", '{"normalize": true}', '{"normalize": false}'):
-        folder = shutil.copytree(REFERENCE / "static-quantized", tmp_path / config)
-        (folder / "modules.json").unlink()
-        (folder / "config.json").write_text(config, encoding="utf-8")
-        found, want = (load(folder).encode(texts) for load in (minibert.load_encoder, StaticModel.from_pretrained))
-        assert away(found, want) <= EXACT, config
 
 
 def test_truncation_on_both_sides(tmp_path: Path) -> None:
