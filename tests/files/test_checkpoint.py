@@ -30,6 +30,12 @@ WORD = "embeddings.word_embeddings.weight"
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at the process in /proc")
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Array:
+    """The output of the simplest file."""
+    return result(write(tmp_path_factory.mktemp("plain")))
+
+
 # -- where the numbers lie -----------------------------------------------------------------------------------------
 
 
@@ -392,18 +398,11 @@ def test_float64_tables_are_rounded_to_nearest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", sorted(set(BITS) - set(NUMPY_DTYPE)))
 def test_other_formats_are_refused_where_they_are_needed(tmp_path: Path, kind: str) -> None:
-    from safetensors import SafetensorError, safe_open
-
-    named: dict[str, Any] = tensors(BERT)
-    named[POSITION] = (kind, (16, 8), bytes(16 * 8 * BITS[kind] // 8))
-    folder = write(tmp_path, BERT, named)
-    try:
-        with safe_open(str(folder / "model.safetensors"), framework="np"):
-            says = f"tensor '{POSITION}' is stored as {kind}; this layer reads F64, F32, F16, BF16\\Z"
-    except SafetensorError:  # a release that is older than the format
-        says = "not a whole safetensors file"
-    with pytest.raises(CheckpointError, match=says):
-        minibert.load(folder)
+    named: dict[str, Any] = tensors(BERT) | {POSITION: (kind, (16, 8), bytes(16 * 8 * BITS[kind] // 8))}
+    says = f"tensor '{POSITION}' is stored as {kind}; this layer reads F64, F32, F16, BF16\\Z"
+    older = "not a whole safetensors file"  # what a release says that is older than the format
+    with pytest.raises(CheckpointError, match=f"{says}|{older}"):
+        minibert.load(write(tmp_path, BERT, named))
     # outside the input layer it does not matter
     header, data = checkpoints.entries({**tensors(BERT), "extra": (kind, (2,), bytes(2 * BITS[kind] // 8 or 1))})
     if BITS[kind] % 8 == 0:

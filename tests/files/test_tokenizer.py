@@ -30,6 +30,16 @@ SINAN = [101, 1045, 2572, 8254, 2319, 102]
 LETTERS = st.text("abc we.", max_size=24)
 
 
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> EmbeddingLayer:
+    return minibert.load(write_wordpiece(write(tmp_path_factory.mktemp("bert"))))
+
+
+@pytest.fixture(scope="module")
+def real(minilm: Path) -> EmbeddingLayer:
+    return minibert.load(minilm)
+
+
 # -- real vocabularies ---------------------------------------------------------------------------------------------
 
 
