@@ -16,12 +16,6 @@ from minibert.equations.input_layer import Array
 
 pytestmark = pytest.mark.reference
 
-
-@pytest.fixture(autouse=True, scope="module")
-def library() -> None:
-    need_sentence_transformers()
-
-
 EXACT = 1e-6  # of a vector's numbers, as a share of its length; measured: 3.0e-7 on two kernels
 # of the whole vector; measured: 1.6e-6 and 1.9e-6. sentence-transformers' own are up to 1.4e-6 from float64
 WHOLE = 2.5e-6
@@ -112,9 +106,9 @@ def test_odd_values_of_settings_are_read_as_there(file: str, change: dict[str, A
 
 @pytest.mark.parametrize("name", ["sentences-prompts", "sentences-dense"])
 def test_evaluators_that_ask_for_no_tensors_run(name: str) -> None:
+    theirs = opened_there(REFERENCE / name)
     from sentence_transformers.sentence_transformer import evaluation
 
-    theirs = opened_there(REFERENCE / name)
     ours = minibert.load_encoder(REFERENCE / name, device="cpu")
     first = ["we lived above", "the clouds", "a b c", "we we"]  # nothing that two roundings would order differently
     second, third = ["clouds we lived", "above clouds", "c d", "the the"], ["x y", "z", "we above the", "d e f"]
@@ -129,6 +123,7 @@ def test_evaluators_that_ask_for_no_tensors_run(name: str) -> None:
 
 def test_old_names_are_theirs() -> None:
     """The list of names without an owner, of which there are 78, and what becomes of others."""
+    need_sentence_transformers()
     from sentence_transformers.util.misc import ORIGINAL_TRANSFORMER_MODELS
 
     from minibert.hub.repository import WITHOUT_OWNER
