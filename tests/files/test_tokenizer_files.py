@@ -130,15 +130,6 @@ def test_ids_with_gaps(tmp_path: Path) -> None:
         layer.tokens([gap])
 
 
-def test_without_a_tokenizer_ids_still_work(tmp_path: Path) -> None:
-    layer = minibert.load(write(tmp_path))
-    assert layer([[1, 2]]).shape == (1, 2, 8)
-    assert layer.embed([]).shape == (0, 8)
-    for use in (lambda: layer.tokenize("we"), lambda: layer.embed("we"), lambda: layer.tokens([1])):
-        with pytest.raises(TokenizerError, match=r"tokenizer.json"):
-            use()
-
-
 @given(data=st.data())
 @settings(max_examples=60)
 def test_damaged_tokenizer_json_is_refused_or_gives_ids(

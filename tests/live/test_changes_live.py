@@ -1,4 +1,4 @@
-"""Changed runs beside the reference: modules' outputs changed by hooks, held gradients, LoRA adapters of PEFT."""
+"""Changed runs beside the reference: modules' outputs changed by hooks, LoRA adapters of PEFT."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ import encoders
 import numpy as np
 import pytest
 from encoder_files import off
-from head_files import HEAD_CASE
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.show.prediction import logit_shares
 
 pytestmark = pytest.mark.reference
 
@@ -48,66 +46,6 @@ def test_the_output_of_every_module(name: str, tmp_path: Path) -> None:
             theirs = model(torch.from_numpy(IDS)).last_hidden_state.numpy()
         hook.remove()
         assert off(encoder(IDS, change={key: values}), theirs) <= ROWS, key
-
-
-ONE = np.array([[5, 9, 7, 2, 11]])
-CLOSE = 1e-5  # of the largest logit, both in float32: measured 1e-6
-
-
-def hold(torch: Any, model: Any) -> None:
-    """Keep the factors of norms and the activation after the embeddings constant: no gradient passes through them."""
-    transform = model.cls.predictions.transform
-    activate = transform.transform_act_fn.forward
-    transform.transform_act_fn.forward = lambda x: x * (activate(x) / x).detach()
-    outputs = [part.output for block in model.bert.encoder.layer for part in (block.attention, block)]
-    for module in [transform, *outputs]:
-
-        def norm(x: Any, own: Any = module.LayerNorm) -> Any:
-            size = torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + own.eps).detach()
-            return (x - x.mean(-1, keepdim=True)) / size * own.weight + own.bias
-
-        module.LayerNorm.forward = norm
-
-
-def gradients(folder: Any, row: int, label: int) -> tuple[float, list[np.ndarray[Any, Any]]]:
-    """A centred logit, and each block's context times its gradient (seq, dim), by the reference's own forward pass."""
-    import torch
-    import transformers
-
-    model = transformers.BertForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
-    hold(torch, model)
-    contexts: list[Any] = []
-
-    def keep(_: Any, given: Any) -> Any:
-        contexts.append(given[0].detach().requires_grad_())
-        return (contexts[-1], *given[1:])
-
-    for block in model.bert.encoder.layer:
-        for module in (block.attention.self, block.intermediate):  # what enters them is no part of the direct way
-            module.register_forward_pre_hook(lambda _, given: (given[0].detach(), *given[1:]))
-        block.attention.output.dense.register_forward_pre_hook(keep)
-    logits = model(torch.tensor(ONE)).logits[0, row]
-    centred = logits[label] - logits.mean()
-    centred.backward()
-    return float(centred.detach()), [(x.grad[0] * x.detach()[0]).numpy() for x in contexts]
-
-
-def test_what_heads_add_is_torch_s_gradient_times_their_values() -> None:
-    """GPT-2's shares are computed by hand in tests/show/test_contributions.py."""
-    found = HEAD_CASE["bert-masked_word"]
-    with minibert.load_encoder(found.folder) as encoder:
-        trace, bound = encoder.trace(ONE, head="masked_word"), encoder.head("masked_word")
-        labels = np.tile(np.arange(bound.labels), (ONE.shape[1], 1))
-        own = logit_shares(encoder, ONE, trace, bound, labels)
-        heads = encoder.stack.heads
-    scale = float(np.abs(own.total).max())
-    for row, label in ((0, 3), (4, 7)):
-        centred, products = gradients(found.folder, row, label)
-        assert centred == pytest.approx(own.total[row, label], abs=CLOSE * scale)
-        for block, x in enumerate(products):
-            of_heads = x.astype(np.float64).reshape(len(x), heads, -1).sum(axis=-1)
-            assert np.abs(np.delete(of_heads, row, axis=0)).max() == 0, "the direct way stays with its token"
-            assert np.abs(of_heads[row] - own.heads[row, label, block]).max() < CLOSE * scale
 
 
 # largest difference, as a share of the largest number: PEFT adds the product to a map's result; measured: 1.3e-6

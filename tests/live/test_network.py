@@ -10,7 +10,6 @@ numbers are chosen so that the printed ones come out.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 from collections.abc import Iterator
@@ -21,7 +20,6 @@ import pytest
 from command_line import Patch, Printed
 from fake_hub import FakeHub, use
 from printed_models import (
-    FACTS,
     OTHERS,
     RERANKER,
     add_as_on_the_hub,
@@ -94,26 +92,6 @@ def test_the_real_hub_gives_the_printed_numbers(tmp_path: Path, monkeypatch: Pat
         assert main(["verify", "--seeds", *more]) == 0, capsys.readouterr().out
     kept = sum(path.stat().st_size for path in (tmp_path / "assets").rglob("*") if path.is_file())
     assert 0 < kept < MOST * len(SEEDS)
-
-
-@network
-def test_position_rows_by_their_hashes() -> None:
-    """The rows of bert-base-uncased's table that FACTS has were read from another copy of it."""
-    known = FACTS["bert-base-uncased"]["rows_sha256"]
-    with minibert.load("bert-base-uncased") as layer:
-        rows = np.array(layer.position_embeddings.weight[: len(known)])
-    assert [hashlib.sha256(row.tobytes()).hexdigest() for row in rows] == known
-
-
-@slow
-def test_position_rows_here(hub: FakeHub, tmp_path: Path, monkeypatch: Patch) -> None:
-    tables = write_layout(tmp_path / "bert", "bert-base-uncased")
-    rows = tables["bert.embeddings.position_embeddings.weight"][:7]
-    rows[:] = np.random.default_rng(0).standard_normal(rows.shape)
-    hashes = [hashlib.sha256(row.tobytes()).hexdigest() for row in rows]
-    monkeypatch.setitem(FACTS, "bert-base-uncased", {"rows_sha256": hashes})
-    add_as_on_the_hub(hub, "bert-base-uncased", tmp_path / "bert")
-    test_position_rows_by_their_hashes()
 
 
 @network
