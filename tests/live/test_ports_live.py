@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import honest_ports
-import planted_folders
 import planted_ports
 import planted_vectors
 import pytest
 from needed import need_sentence_transformers
-from planted_blocks import OF_STATES, PLANTED
-from planted_names import NAMES, NAMES_OF_LAYERS, NAMES_OF_STATES, judged_of_layer
+from planted_mistakes import OF_LAYERS, OF_STATES, PLANTED, judged_of_layer
 from planted_ports import Planted
+from planted_vectors import Made, Model
 from ports import arrays, verify_encoder
 
-from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.report import Comparison
 from minibert.verify.shipped import TEXTS
@@ -36,25 +34,19 @@ def found_where_it_is(report: Comparison, port: Planted) -> None:
     assert {each.key for each in report.local} == set(port.wrong), str(report)
 
 
-ALL = {**PLANTED, **NAMES}
-
-
-@pytest.mark.parametrize("name", slow_but(6, ALL))
+@pytest.mark.parametrize("name", slow_but(6, PLANTED))
 def test_a_planted_mistake_is_found_where_it_is_and_named(name: str, tmp_path: Path) -> None:
-    report = planted_ports.judged(ALL[name], tmp_path)
-    found_where_it_is(report, ALL[name])
+    report = planted_ports.judged(PLANTED[name], tmp_path)
+    found_where_it_is(report, PLANTED[name])
     for each in report.local:
-        wanted = ALL[name].wrong[each.key]
+        wanted = PLANTED[name].wrong[each.key]
         assert wanted in each.fits if wanted else not each.fits, str(report)
 
 
-ALL_OF_STATES = {**OF_STATES, **NAMES_OF_STATES}
-
-
-@pytest.mark.parametrize("name", ALL_OF_STATES)
+@pytest.mark.parametrize("name", OF_STATES)
 def test_of_hidden_states_alone_the_mistake_is_named_too(name: str, tmp_path: Path) -> None:
     """For a port without intermediates of its blocks: as a whole, else block by block."""
-    planted = ALL_OF_STATES[name]
+    planted = OF_STATES[name]
     report = planted_ports.judged(planted.port, tmp_path, states_alone=True)
     assert not report.passed and report.matches == planted.matches, str(report)
     if planted.fits:
@@ -64,9 +56,9 @@ def test_of_hidden_states_alone_the_mistake_is_named_too(name: str, tmp_path: Pa
         assert not any("nothing explains" in line for line in report.lines)
 
 
-@pytest.mark.parametrize("name", NAMES_OF_LAYERS)
+@pytest.mark.parametrize("name", OF_LAYERS)
 def test_a_mistake_of_an_input_layer_is_named(name: str) -> None:
-    report = judged_of_layer(NAMES_OF_LAYERS[name])
+    report = judged_of_layer(OF_LAYERS[name])
     assert not report.passed and report.matches == [name], str(report)
 
 
@@ -113,29 +105,27 @@ def _reference() -> None:
     need_sentence_transformers()
 
 
-def judged(folder: Path, texts: list[str], vectors: Array) -> Comparison:
+def judged(folder: Path, texts: list[str], made: Made) -> Comparison:
     report = Comparison()
     with load_encoder(folder) as encoder:
-        judge(report, encoder, texts, vectors)
+        judge(report, encoder, texts, made(Model(folder), texts))
     return report
 
 
 @pytest.mark.parametrize("name", planted_vectors.HONEST)
 def test_honest_vectors_are_the_model_s(name: str, minilm: Path) -> None:
     rounding, make = planted_vectors.HONEST[name]
-    report = judged(minilm, ASKED, make(planted_vectors.Model(minilm), ASKED))
+    report = judged(minilm, ASKED, make)
     assert report.passed and not report.matches and report.rounding == rounding, str(report)
 
 
 @pytest.mark.parametrize("name", slow_but(10, planted_vectors.PLANTED))
 def test_a_planted_mistake_is_named_and_no_other(name: str, minilm: Path) -> None:
     named, make = planted_vectors.PLANTED[name]
-    report = judged(minilm, ASKED, make(planted_vectors.Model(minilm), ASKED))
+    report = judged(minilm, ASKED, make)
     assert not report.passed and report.matches == [named], str(report)
 
 
-ROUNDINGS = {"float32": "", "float16 weights": "float16", "computed in float16": "float16",
-             "computed in bfloat16": "bfloat16"}  # fmt: skip
 # in few numbers a difference does not always show that rounding made it: then the vectors are not passed, nor named
 NOT_TOLD = {(name, "computed in float16") for name in ("cls", "dense", "prompts", "bfloat16")}
 NOT_TOLD |= {(name, "computed in bfloat16") for name in ("cls", "last-token", "prompts", "bfloat16")}
@@ -143,26 +133,26 @@ NOT_TOLD |= {(name, "computed in bfloat16") for name in ("cls", "last-token", "p
 ALSO = {("last-token", "special tokens left out"): "last special token left out"}
 
 
-@pytest.fixture(scope="module", params=planted_folders.FOLDERS)
+@pytest.fixture(scope="module", params=planted_vectors.FOLDERS)
 def named(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    return request.param, planted_folders.write(request.param, tmp_path_factory.mktemp("folders"))
+    return request.param, planted_vectors.write(request.param, tmp_path_factory.mktemp("folders"))
 
 
-@pytest.mark.parametrize("how", planted_folders.HONEST)
+@pytest.mark.parametrize("how", planted_vectors.HONEST_OF_FOLDERS)
 def test_honest_vectors_of_other_models_are_theirs(how: str, named: tuple[str, Path]) -> None:
     name, folder = named
-    made = planted_folders.vectors(folder, planted_folders.HONEST[how])
-    report = judged(folder, planted_folders.TEXTS, made)
+    rounding, make = planted_vectors.HONEST[how]
+    report = judged(folder, planted_vectors.TEXTS, make)
     assert not report.matches, str(report)
     assert report.passed or (name, how) in NOT_TOLD, str(report)
-    assert not report.passed or report.rounding == ROUNDINGS[how]
+    assert not report.passed or report.rounding == rounding
 
 
 def test_planted_mistakes_are_named_and_never_a_wrong_one_alone(named: tuple[str, Path]) -> None:
     name, folder = named
     found = {
-        mistake: judged(folder, planted_folders.TEXTS, planted_folders.vectors(folder, change))
-        for mistake, change in planted_folders.PLANTED[name].items()
+        mistake: judged(folder, planted_vectors.TEXTS, make)
+        for mistake, make in planted_vectors.OF_FOLDERS[name].items()
     }
     assert [mistake for mistake, report in found.items() if report.passed] == []
     told = [mistake for mistake, report in found.items() if ALSO.get((name, mistake), mistake) in report.matches]
@@ -171,6 +161,6 @@ def test_planted_mistakes_are_named_and_never_a_wrong_one_alone(named: tuple[str
 
 
 def test_numbers_that_no_mistake_gives_have_no_name(named: tuple[str, Path]) -> None:
-    for what, made in planted_folders.unlike(planted_folders.vectors(named[1])).items():
-        report = judged(named[1], planted_folders.TEXTS, made)
+    for what, change in planted_vectors.UNLIKE.items():
+        report = judged(named[1], planted_vectors.TEXTS, lambda *asked, change=change: change(Model.encode(*asked)))
         assert not report.passed and not report.matches, what

@@ -4,12 +4,12 @@ orders and narrower numbers. `WRONG` has the same formats with one module wrong.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import planted_blocks
 import planted_ports
-from planted_ports import Change, Planted, around, bias, put, several, torch, weight
+from planted_ports import Change, Planted, around, mask_as, put, several, torch, weight
 
 from minibert.verify import reference
 from minibert.verify.traces import Traces
@@ -81,7 +81,11 @@ def autocast(right: Any, args: Any, named: dict[str, Any]) -> Any:
 
 
 HONEST: dict[str, Honest] = {
-    **{name: Honest(port) for name, port in planted_blocks.HONEST.items()},
+    **{model: Honest(Planted(model, {})) for model in (
+        "bert", "gpt2", "ultrabert", "qwen3", "modernbert", "albert", "deberta-v2")},
+    "-1e4 for the mask": Honest(Planted("bert", {}, attention=mask_as(0, -1e4))),
+    "-inf for the mask": Honest(Planted(
+        "bert", {}, attention={"mask": lambda mask: mask.masked_fill(mask != 0, -math.inf)})),
     "sums in float64": Honest(Planted("bert", {}, sums_in_float64)),
     "products in another order": Honest(Planted("bert", {}, in_pieces)),
     "T5 in float16, whose wo stays float32": Honest(Planted("t5", {}, half_as_transformers), "float16"),
@@ -93,15 +97,10 @@ HONEST: dict[str, Honest] = {
     "BERT in bfloat16": Honest(Planted("bert", {}, lambda model: model.bfloat16()), "bfloat16"),
     "Qwen3 in bfloat16": Honest(Planted("qwen3", {}, loaded_as("bfloat16")), "bfloat16"),
     "products alone in bfloat16 (autocast)": Honest(Planted("bert", {}, around("", autocast)), "bfloat16"),
-}
+}  # fmt: skip
 
-QUERY, VALUE = "encoder.layer.1.attention.self.query", "encoder.layer.0.attention.self.value"
-ACT = "encoder.layer.1.intermediate.intermediate_act_fn"
-
-
+VALUE, ACT = "encoder.layer.0.attention.self.value", "encoder.layer.1.intermediate.intermediate_act_fn"
 WRONG: dict[str, Honest] = {
-    "float16, a bias missing": Honest(Planted(
-        "bert", {QUERY: "bias missing"}, several(bias(QUERY), lambda model: model.half())), "float16"),
     "float16, relu": Honest(Planted(
         "bert", {ACT: "activation relu"}, several(put(ACT, lambda own, x: x.relu()), lambda model: model.half())),
         "float16"),

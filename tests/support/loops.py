@@ -2,7 +2,8 @@
 this package.
 
 It shares no line with what judges it: it reads the file by safetensors, and computes with `@`, loops and math. `wrong`
-names one classic mistake, which is then made at the place where people make it.
+names one classic mistake, which is then made at the place where people make it. `PLANTED` has mistakes in one block,
+with the modules that are wrong and their names, and `WHOLE` has mistakes in all blocks.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors.numpy import load_file
@@ -19,6 +20,8 @@ from safetensors.numpy import load_file
 Array = np.ndarray[Any, Any]
 LOWEST = np.finfo(np.float32).min
 SIZES = ("hidden_size", "num_attention_heads", "num_hidden_layers")
+SLOWER, ROTATED_NEIGHBOURS = "rotary positions divided by", "neighbours rotated instead of halves"
+SIDE_BY_SIDE = "queries, keys and values side by side for each head"
 ORDERS = {f"q k v in another order: {' '.join(o)}": o for o in ("kqv", "vkq", "qvk", "kvq", "vqk")}
 
 
@@ -32,6 +35,10 @@ def gelu_by_tanh(x: float) -> float:
 
 def silu(x: float) -> float:
     return x / (1 + math.exp(-x))
+
+
+def quick_gelu(x: float) -> float:
+    return x / (1 + math.exp(-1.702 * x))
 
 
 def relu6(x: float) -> float:
@@ -139,7 +146,8 @@ class Port:
         for x in rows.reshape(-1, rows.shape[-1]):
             if bias is not None or self.wrong == "mean subtracted in RMSNorm":
                 x = x - x.sum() / self.dtype(len(x))
-            y = x / np.sqrt((x * x).sum() / self.dtype(len(x)) + self.eps) * weight
+            count = 1 if self.wrong == "RMSNorm by the sum of squares" else len(x)
+            y = x / np.sqrt((x * x).sum() / self.dtype(count) + self.eps) * weight
             made.append(y if bias is None else y + bias)
         return np.stack(made).reshape(rows.shape)
 
@@ -153,7 +161,7 @@ class Port:
     def block(self, i: int, x: Array, mask: Array, kept: dict[str, Array]) -> Array:
         at, n = self.names["block"].format(i=i), self.names
         before = n["before"] != (self.wrong in ("norm before instead of after", "norm after instead of before"))
-        total = x
+        total = entered = x
         for part, which in (("1", "first"), ("2", "second")):
 
             def normed(name: str, rows: Array) -> Array:
@@ -161,6 +169,8 @@ class Port:
                 return kept[at + name]
 
             residual = total if part == "2" and self.wrong == "residual from before the norm" else x
+            if part == "2" and self.wrong == "feed-forward from the block's input":
+                x = entered
             if before:
                 x = normed(n[f"norm_{part}"], x)
                 if self.wrong in ("residual from the normed x", f"{which} residual from the normed x"):
@@ -180,6 +190,9 @@ class Port:
         paths = [at + name for name in self.names["looks"]]
         if len(paths) == 1:
             kept[paths[0]] = self.dense(paths[0], x)
+            if self.wrong == SIDE_BY_SIDE:
+                by_head = kept[paths[0]].reshape(len(x), self.heads, 3, self.size)
+                return [by_head[:, :, k].reshape(len(x), -1) for k in range(3)]
             parts = np.split(kept[paths[0]], 3, axis=1)
             return [parts[k] for k in order]
         for path, k in zip(paths, order, strict=True):
@@ -188,8 +201,13 @@ class Port:
         for place, name in enumerate(self.names.get("norms", ())):
             rows = looks[place].reshape(len(x), -1, self.size)
             normed = kept[at + name] = self.norm(at + name, rows)
-            rows = self.rotated(i, rows if self.wrong == "norm of queries and keys not applied" else normed)
-            looks[place] = rows.reshape(len(x), -1)
+            if self.wrong == "queries and keys normed after the rotation":
+                made = kept[at + name] = self.norm(at + name, self.rotated(i, rows))
+            else:
+                made = self.rotated(i, rows if self.wrong == "norm of queries and keys not applied" else normed)
+            looks[place] = made.reshape(len(x), -1)
+        for place in (0, 1) if self.wrong == "rotated where nothing rotates" else ():
+            looks[place] = self.rotated(i, looks[place].reshape(len(x), -1, self.size)).reshape(len(x), -1)
         return looks
 
     def sliding(self, i: int) -> bool:
@@ -202,17 +220,21 @@ class Port:
         if self.wrong in ("queries and keys not rotated", one):
             return x
         sliding = self.sliding(i) != (self.wrong == "rotation of the other layer type")
-        theta = 1e6 if self.gemma and not sliding else 1e4
-        y, half, ahead = x.copy(), self.size // 2, of_query and self.wrong == "queries rotated by position +1"
-        slower = 4 if self.wrong == "rotary positions divided by 4" else 1
+        theta = 1e6 if (self.gemma and not sliding) or self.wrong == "theta 1e+06" else 1e4
+        size = self.size // 2 if self.wrong == "half of each head rotated" else self.size
+        y, half, by_neighbours = x.copy(), size // 2, self.wrong == "cos and sin repeated by neighbours"
+        ahead = {"queries rotated by position +1": 1, "queries rotated by position -1": -1}.get(self.wrong, 0)
+        slower = {"rotated the other way": -1, **{f"{SLOWER} {n}": n for n in (2, 4, 8)}}.get(self.wrong, 1)
+        power = 1 if self.wrong == "exponent of the frequencies j / d" else 2
         sign = -1 if self.wrong == "one sign of the rotation wrong" else 1
         for place in range(len(x)):
+            turns = [(place + ahead * of_query) / slower / theta ** (power * pair / size) for pair in range(half)]
             for pair in range(half):
-                a, b = (pair, pair + half) if "neighbours" not in self.wrong else (2 * pair, 2 * pair + 1)
-                angle = (place + ahead) / slower / theta ** (2 * pair / self.size)
+                a, b = (2 * pair, 2 * pair + 1) if self.wrong == ROTATED_NEIGHBOURS else (pair, pair + half)
+                of_a, of_b = (turns[a // 2], turns[b // 2]) if by_neighbours else (turns[pair], turns[pair])
                 first, second = x[place, :, a], x[place, :, b]
-                y[place, :, a] = first * math.cos(angle) - sign * second * math.sin(angle)
-                y[place, :, b] = second * math.cos(angle) + first * math.sin(angle)
+                y[place, :, a] = first * math.cos(of_a) - sign * second * math.sin(of_a)
+                y[place, :, b] = second * math.cos(of_b) + first * math.sin(of_b)
         return y
 
     def split(self, x: Array, heads: int) -> list[Array]:
@@ -231,7 +253,7 @@ class Port:
             if query - key >= self.config["sliding_window"] + wider:
                 return True
         padding = key >= mask.sum() if self.wrong == "mask taken as a length" else mask[key] == 0
-        return bool(padding or (causal and key > last))
+        return bool((padding and self.wrong != "padding seen") or (causal and key > last))
 
     def attention(self, i: int, at: str, x: Array, mask: Array, kept: dict[str, Array]) -> Array:
         seq, n = len(x), self.names
@@ -244,7 +266,9 @@ class Port:
         own = self.gemma and self.wrong != "scale by head_dim"
         usual = math.sqrt(self.config["query_pre_attn_scalar"] if own else self.size)
         divisor = {"no division by sqrt(head_dim)": 1.0, "division by sqrt(dim)": math.sqrt(x.shape[1]),
-                   "scores divided by the root of 64": 8.0, "scores divided by block + 1": usual * (i + 1)}  # fmt: skip
+                   "scores divided by the root of 64": 8.0, "scores divided by the root of 128": math.sqrt(128),
+                   "division by sqrt(dim / heads)": math.sqrt(x.shape[1] / self.heads),
+                   "scores divided by block + 1": usual * (i + 1)}  # fmt: skip
         by = self.dtype(divisor.get(self.wrong, usual))
         scores = np.zeros((self.heads, seq, seq), self.dtype)
         added = np.zeros((seq, seq), self.dtype)
@@ -280,9 +304,94 @@ class Port:
         if "gate" in n:
             gate = kept[at + n["gate"]] = self.dense(at + n["gate"], x)
         entered, other = (kept[up], gate) if gate is None or self.wrong == "gate and up exchanged" else (gate, kept[up])
-        named = {"activation gelu_new": gelu_by_tanh, "activation gelu": gelu_by_erf, "activation relu6": relu6}
+        named = {"activation gelu_new": gelu_by_tanh, "activation gelu": gelu_by_erf, "activation relu6": relu6,
+                 "activation quick_gelu": quick_gelu, "activation left out": float}  # fmt: skip
         activate = np.vectorize(named.get(self.wrong, n["activation"]), otypes=[self.dtype])
         kept[at + n["act"]] = activate(entered)
         product = kept[at + n["act"]] if other is None else kept[at + n["act"]] * other
         kept[at + n["down"]] = self.dense(at + n["down"], product)
         return kept[at + n["down"]]
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------
+
+
+def normed(
+    port: Any, path: str, x: Array, ddof: int = 0, eps: float = 1e-12, outside: bool = False, rms: bool = False
+) -> Array:
+    """A norm of a port's with another formula; `outside` as tutorials print it: (x - mean) / (std + eps)."""
+    centred = x - (0 if rms else x.mean(-1, keepdims=True))
+    variance = (centred**2).sum(-1, keepdims=True) / (x.shape[-1] - ddof)
+    root = np.sqrt(variance) + eps if outside else np.sqrt(variance + eps)
+    return np.asarray(centred / root * port.tensors[f"{path}.weight"] + port.tensors[f"{path}.bias"], np.float32)
+
+
+class Planted(NamedTuple):
+    model: str
+    mistake: str
+    blocks: tuple[int, ...]  # () for all
+    wrong: Mapping[str, str]  # key -> name
+
+
+def _one(model: str, mistake: str, block: int, *paths: str, name: str = "") -> Planted:
+    """A mistake in one block, which has the same name in these modules."""
+    return Planted(model, mistake, (block,), dict.fromkeys((path.format(i=block) for path in paths), name or mistake))
+
+
+BLOCK, ATTENTION, QVK = "encoder.layer.{i}.", "layers.{i}.self_attn.", "q k v in another order: q v k"
+_PLANTED = (
+    _one("bert", "residual from before the norm", 0, BLOCK + "output.sum"),
+    _one("bert", "softmax over the heads", 1, "attentions.{i}"),
+    _one("bert", "mask added as 0 and 1", 0, "attentions.{i}"),
+    _one("bert", "causal mask where there is none", 1, "attentions.{i}"),
+    _one("bert", "mask taken as a length", 0, "attentions.{i}"),
+    _one("bert", "division by sqrt(dim)", 1, BLOCK + "attention.self.scores"),
+    _one("bert", "heads joined without transposing", 0, BLOCK + "attention.self.context"),
+    _one("gpt2", "first residual from the normed x", 1, "h.{i}.attn.sum", name="residual from the normed x"),
+    _one("gpt2", "feed-forward beside attention", 1, "h.{i}.mlp.c_fc", name="computed from h.1.ln_1"),
+    _one("gpt2", "causal mask hides the token itself", 0, "attentions.{i}"),
+    Planted("gpt2", QVK, (0,), {"h.0.attn.scores": QVK, "h.0.attn.context": "k gathered in place of v"}),
+    _one("gpt2", SIDE_BY_SIDE, 0, "h.{i}.attn.scores", "h.{i}.attn.context"),
+    Planted("gpt2", "last norm not applied", (), {"hidden_states.2": "last norm not applied"}),
+    _one("gpt2", "norm after instead of before", 1, "h.{i}.ln_1", "h.{i}.ln_2", "h.{i}.attn.c_attn", "h.{i}.mlp.c_fc",
+         "h.{i}.mlp.sum", "ln_f"),
+    _one("qwen3", "norm of queries and keys not applied", 1, ATTENTION + "scores"),
+    _one("qwen3", ROTATED_NEIGHBOURS, 0, ATTENTION + "scores"),
+    _one("qwen3", "gate and up exchanged", 1, "layers.{i}.mlp.act_fn", "layers.{i}.mlp.down_proj"),
+    _one("gemma3_text", "rotation of the other layer type", 0, ATTENTION + "scores"),
+    _one("gemma3_text", "window one token too narrow", 0, "attentions.{i}"),
+    _one("gemma3_text", "norm before the sum not applied", 1, ATTENTION + "sum", "layers.{i}.mlp.sum"),
+)  # fmt: skip
+# each mistake in all blocks, by a model in which it shows, and the first intermediate that it spoils
+_WHOLE: dict[tuple[str, str], tuple[str, ...]] = {
+    ("bert", "encoder.layer.0.attention.self.query"): ("norm before instead of after",),
+    ("bert", "encoder.layer.0.attention.self.key"): (QVK,),
+    ("bert", "encoder.layer.0.attention.self.scores"): (
+        "no division by sqrt(head_dim)", "heads split without transposing", "scores divided by the root of 64",
+        "scores divided by the root of 128", "rotated where nothing rotates"),
+    ("bert", "attentions.0"): ("mask ignored", "softmax over the queries"),
+    ("bert", "encoder.layer.0.intermediate.intermediate_act_fn"): ("activation gelu_new",),
+    ("gpt2", "h.0.attn.scores"): ("q k v in another order: k q v",),
+    ("gpt2", "attentions.0"): ("causal mask one token too far", "causal mask forgotten", "padding seen"),
+    ("gpt2", "h.0.attn.c_proj"): ("weight transposed",),
+    ("gpt2", "h.0.attn.sum"): ("residual from the normed x",),
+    ("gpt2", "h.0.mlp.act"): ("activation gelu", "activation quick_gelu"),
+    ("qwen3", "layers.0.input_layernorm"): ("mean subtracted in RMSNorm", "RMSNorm by the sum of squares"),
+    ("qwen3", "layers.0.self_attn.q_norm"): ("queries and keys normed after the rotation",),
+    ("qwen3", "layers.0.self_attn.scores"): (
+        "queries and keys not rotated", "queries alone rotated", "keys alone rotated", "one sign of the rotation wrong",
+        "rotated the other way", "queries rotated by position +1", "queries rotated by position -1",
+        *(f"{SLOWER} {n}" for n in (2, 4, 8)), "theta 1e+06", "exponent of the frequencies j / d",
+        "half of each head rotated", "cos and sin repeated by neighbours", "key head taken modulo",
+        "division by sqrt(dim / heads)"),
+    ("qwen3", "layers.0.mlp.act_fn"): ("activation left out",),
+    ("gemma3_text", "layers.0.input_layernorm"): ("weight without 1 +",),
+    ("gemma3_text", "layers.0.self_attn.scores"): ("scale by head_dim",),
+    ("gemma3_text", "attentions.0"): ("window one token too wide", "window forgotten"),
+}  # fmt: skip
+WHOLE = {name: where for where, names in _WHOLE.items() for name in names}
+# what fits single modules too
+FITS_TOO = {"norm before instead of after": {"residual from before the norm"},
+            "q k v in another order: k q v": {"scores of k and q"},
+            "queries and keys normed after the rotation": {"queries and keys not rotated"}}  # fmt: skip
+PLANTED = {f"{each.model}: {each.mistake}": each for each in _PLANTED}

@@ -1,5 +1,5 @@
 """Makes ports with planted mistakes of transformers' own modules, changed or patched: nothing of what judges them has
-computed them. `planted_blocks` has the mistakes.
+computed them. `planted_mistakes` has the mistakes.
 """
 
 from __future__ import annotations
@@ -229,15 +229,6 @@ def replaced(name: str, made: Callable[[Any], Any]) -> Change:
     return changed
 
 
-def rotated_by(rotate: Callable[[Any, Any, Any], Any]) -> Change:
-    """Another rotation of queries and keys."""
-
-    def apply(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
-        return tuple(rotate(x, cos.unsqueeze(1), sin.unsqueeze(1)) for x in (q, k))
-
-    return replaced("apply_rotary_pos_emb", lambda right: apply)
-
-
 def frequencies(change: Change) -> Change:
     """Other frequencies of a rotation."""
 
@@ -246,10 +237,6 @@ def frequencies(change: Change) -> Change:
         own.copy_(change(own))
 
     return changed
-
-
-def powers_of(theta: float, slower: int = 1) -> Change:
-    return frequencies(lambda x: x.new_tensor([theta ** (-i / (slower * len(x))) for i in range(len(x))]))
 
 
 def terms(change: Callable[[Callable[..., Any], Any], Any]) -> Change:
@@ -272,11 +259,6 @@ def terms(change: Callable[[Callable[..., Any], Any], Any]) -> Change:
         return change(of, distances)
 
     return changed
-
-
-def turned(x: Any, cos: Any, sin: Any) -> Any:
-    a, b = x.chunk(2, -1)
-    return x * cos + torch.cat([-b, a], -1) * sin
 
 
 def every(path: str, name: str) -> dict[str, str]:

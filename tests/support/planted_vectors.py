@@ -1,10 +1,13 @@
 """Vectors with a mistake, made by sentence-transformers and transformers: what servers and ports give when they err.
 
-Nothing of what judges them is used here. `PLANTED` has for each mistake the name that is right, and how it is made.
+Nothing of what judges them is used here. `PLANTED` has for each mistake of all-MiniLM-L6-v2 the name that is right, and
+how it is made; `OF_FOLDERS` has those of other kinds of models.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
 import string
 import unicodedata
 from collections.abc import Callable
@@ -12,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import vector_port
+from reference_files import REFERENCE
 
 Array = np.ndarray[Any, Any]
 Made = Callable[["Model", list[str]], Array]
@@ -254,3 +259,89 @@ PLANTED: dict[str, tuple[str, Made]] = {
     "the third hidden state": ("hidden_states.3 pooled", by_hand(state=3)),
     "cls in float16": ("pooling cls", lambda m, t: m.whole.half() and by_hand(lambda rows: rows[0])(m, t)),
 }  # fmt: skip
+
+
+# -- other kinds of models than all-MiniLM-L6-v2 -------------------------------------------------------------------
+
+TEXTS = ["we lived above the clouds", "the clouds", "above the clouds we lived.", "we lived", "clouds!", "the we above",
+         "THE CLOUDS", "é ü a", "e u a", "a b c d e f g h i j k l m n o p q r s t u v w x y z a b c d e f g h",
+         "the clouds above we lived the clouds above", "a", "z y x", "clouds above", "we lived the lived"]  # fmt: skip
+FOLDERS = ("cls", "dense", "last-token", "prompts", "mpnet", "bfloat16")  # "bfloat16": one whose file is so
+
+
+def write(name: str, folder: Path) -> Path:
+    """One of `FOLDERS`: a committed one, one with weights in bfloat16, or an MPNet with mean and Normalize."""
+    if name == "mpnet":
+        made = vector_port.write(folder / name, kind="mpnet")
+        for file in ("tokenizer.json", "tokenizer_config.json"):  # transformers' own of MPNet wants its own tokens
+            shutil.copy(REFERENCE / "sentences-dense" / file, made / file)
+        return made
+    made = folder / name
+    shutil.copytree(REFERENCE / f"sentences-{'dense' if name == 'bfloat16' else name}", made)
+    if name == "bfloat16":
+        import torch
+        from safetensors.torch import load_file, save_file
+
+        tensors = load_file(made / "model.safetensors")
+        save_file({key: x.to(torch.bfloat16) for key, x in tensors.items()}, made / "model.safetensors")
+        config = json.loads((made / "config.json").read_text("utf-8"))
+        (made / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}), "utf-8")
+    return made
+
+
+def pooling(name: str) -> Made:
+    def change(model: Model) -> None:
+        from sentence_transformers.sentence_transformer.modules import Pooling
+
+        whole, own = model.whole, model.whole[1]
+        whole[1] = Pooling(whole[0].get_embedding_dimension(), pooling_mode=name, include_prompt=own.include_prompt)
+
+    return on_model(change)
+
+
+def without(kind: str) -> Made:
+    def change(model: Model) -> None:
+        del model.whole[next(i for i, module in enumerate(model.whole) if type(module).__name__ == kind)]
+
+    return on_model(change)
+
+
+def no_special_tokens(model: Model) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    model.whole.tokenizer.backend_tokenizer.post_processor = TemplateProcessing("$A", "$A $B", [])
+
+
+NO_PROMPT = on_model(lambda model: setattr(model.whole, "default_prompt_name", None))
+COMMON: dict[str, Made] = {
+    "pooling max": pooling("max"),
+    "pooling weightedmean": pooling("weightedmean"),
+    "last block missing": on_model(without_last),
+    "activation gelu_new": on_model(set_activation("GELU", approximate="tanh")),
+    "eps 1e-05": on_model(set_eps(1e-5)),
+    "'query: ' put before the texts": on_text(lambda text: f"query: {text}"),
+    "text without letters beyond ASCII": on_text(lambda text: "".join(c for c in text if ord(c) < 128)),
+    "special tokens left out": on_model(no_special_tokens),
+}
+# eps 1e-05 is MPNet's own; in the BERT with a Dense it moves no vector by more than 1e-5
+SHOWN = {name: change for name, change in COMMON.items() if name != "eps 1e-05"}
+OF_FOLDERS: dict[str, dict[str, Made]] = {
+    "cls": {**COMMON, "pooling mean": pooling("mean")},
+    "dense": {**SHOWN, "pooling cls": pooling("cls"), "vectors not normalized": without("Normalize"),
+              "Dense left out": without("Dense")},
+    "last-token": {**COMMON, "pooling mean": pooling("mean"), "vectors not normalized": without("Normalize"),
+                   "text lower-cased": on_text(str.lower)},
+    "prompts": {**COMMON, "prompt missing": NO_PROMPT, "pooling cls": pooling("cls")},
+    "mpnet": {**SHOWN, "vectors not normalized": without("Normalize"), "pooling cls": pooling("cls"),
+              "prompt missing": NO_PROMPT},
+    "bfloat16": {**SHOWN, "vectors not normalized": without("Normalize")},
+}  # fmt: skip
+HONEST_OF_FOLDERS = ("sentence-transformers", "float16 weights", "computed in float16", "computed in bfloat16")
+
+
+# numbers that no mistake of the list gives
+UNLIKE: dict[str, Callable[[Array], Array]] = {
+    "noise": lambda x: x + np.abs(x).mean() * np.sin(np.arange(x.size, dtype=np.float32)).reshape(x.shape),
+    "absolute": lambda x: np.abs(x) + np.abs(x).mean() * np.float32(0.1),
+    "turned": lambda x: x[:, ::-1].copy(),
+}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.mistakes.mistake import Mistake, all_places, begin, kept, with_mistake
 from minibert.verify.report import Comparison
-from minibert.verify.subjects import PARTS, batches, encoder_batches, trace
+from minibert.verify.subjects import PARTS, EncoderSubject, batches, encoder_batches, trace
 from minibert.verify.traces import Traces
 from minibert.verify.verify import verify
 
@@ -88,15 +89,30 @@ def few(encoder: Encoder, *kinds: str) -> Traces:
     return {kind: batches[kind] for kind in kinds or KINDS}
 
 
-def numbers(folder: Path, port: Any) -> dict[str, Array]:
+@contextmanager
+def opened(folder: Path, *kinds: str) -> Iterator[tuple[EncoderSubject, Traces]]:
+    """An encoder as verify compares it, and some of its batches."""
+    with load_encoder(folder) as encoder:
+        yield EncoderSubject(encoder, partial(load_encoder, folder)), few(encoder, *kinds)
+
+
+def planted(folder: Path, mistake: Mistake, *kinds: str, parts: Collection[str] = PARTS) -> dict[str, Array]:
+    """The numbers of a model with a mistake in some of its parts."""
+    with opened(folder, *kinds) as (subject, inputs):
+        return arrays(inputs, {
+            kind: by_steps(subject.encoder, x, mistake, parts, subject.head) for kind, x in inputs.items()
+        })  # fmt: skip
+
+
+def numbers(folder: Path, port: Any, *kinds: str) -> dict[str, Array]:
     """The numbers of a port whose `run` gives the intermediates of one batch."""
     with load_encoder(folder) as encoder:
-        inputs = few(encoder)
+        inputs = few(encoder, *kinds)
     return arrays(inputs, {kind: port.run(batch) for kind, batch in inputs.items()})
 
 
-def judged(folder: Path, port: Any, **options: Any) -> Comparison:
-    return verify_encoder(folder, numbers(folder, port), **options)
+def judged(folder: Path, port: Any, *kinds: str, **options: Any) -> Comparison:
+    return verify_encoder(folder, numbers(folder, port, *kinds), **options)
 
 
 def by_steps(

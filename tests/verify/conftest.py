@@ -6,12 +6,19 @@ from pathlib import Path
 
 import encoders
 import pytest
+import vector_port
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A seeded BERT, which no test writes to; a file of tests may have a separate folder."""
     return encoders.write(tmp_path_factory.mktemp("model") / "bert", "bert")
+
+
+@pytest.fixture(scope="session")
+def sentences(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of sentences, which no test writes to."""
+    return vector_port.write(tmp_path_factory.mktemp("sentences") / "model")
 
 
 @pytest.fixture(scope="session")

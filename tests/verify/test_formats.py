@@ -18,7 +18,7 @@ import pytest
 import vector_port
 from command_line import Patch
 from head_files import HEAD_CASE
-from ports import arrays, few, rewritten, saved_of, verify_encoder
+from ports import arrays, few, opened, rewritten, saved_of, verify_encoder
 
 import minibert
 from minibert.families.parts.heads import BoundHead
@@ -54,9 +54,7 @@ class Narrow(loops.Port):
         self.tensors = {name: self.round(x) for name, x in self.tensors.items()}
 
     def norm(self, path: str, rows: Array) -> Array:
-        root = np.sqrt(1 - 1 / rows.shape[-1]) if self.wrong == DDOF else 1
-        bias = self.tensors[f"{path}.bias"]
-        return self.round((super().norm(path, rows) - bias) * np.float32(root) + bias)
+        return self.round(loops.normed(self, path, rows, ddof=int(self.wrong == DDOF), eps=float(self.eps)))
 
     def dense(self, path: str, rows: Array) -> Array:
         return self.round(super().dense(path, rows))
@@ -194,9 +192,7 @@ def test_a_real_model_with_weights_in_bfloat16_and_computation_in_float32(minilm
     narrow = rewritten(
         minilm, tmp_path / "narrow", lambda name, x: ROUNDINGS["bfloat16"](x) if x.dtype == np.float32 else x
     )
-    with load_encoder(minilm) as encoder, load_encoder(narrow) as port:
-        subject = EncoderSubject(encoder, partial(load_encoder, minilm))
-        inputs = few(encoder)
+    with opened(minilm) as (subject, inputs), load_encoder(narrow) as port:
         theirs = {kind: trace(port, batch) for kind, batch in inputs.items()}
         found = [d for place in places(subject, inputs, theirs, "bfloat16") for d in differing(place.compared())]
     assert found == []
@@ -246,9 +242,8 @@ def test_every_mistake_that_a_format_hides_is_listed(
 ) -> None:
     """A head's activation too, though the blocks would show the same mistake."""
     folder = HEAD_CASE[name].folder if name in HEAD_CASE else folders[name]
-    with load_encoder(folder) as encoder:
-        inputs, head = few(encoder), EncoderSubject(encoder, partial(load_encoder, folder)).head
-        theirs, _ = ported(encoder, inputs, None, 0, form, head)
+    with opened(folder) as (subject, inputs):
+        theirs, _ = ported(subject.encoder, inputs, None, 0, form, subject.head)
     report = verify_encoder(folder, arrays(inputs, theirs), format=form)
     assert report.passed, str(report)
     (line,) = [line for line in report.lines if "such rounding can hide" in line]
@@ -351,9 +346,8 @@ def test_a_part_of_a_mistake_does_not_pass(
                                      "residual missing", "mask ignored", "softmax over the heads"])  # fmt: skip
 def test_in_a_format_half_of_a_mistake_passes_below_its_rounding_alone(form: str, mistake: str, folder: Path) -> None:
     """The report then names it in its last line."""
-    with load_encoder(folder) as encoder, np.errstate(all="ignore"):
-        inputs = few(encoder)
-        (wrong,) = [each for each in MISTAKES if each.name == mistake]
-        theirs, most = ported(encoder, inputs, wrong, 0.5, form)
+    (wrong,) = [each for each in MISTAKES if each.name == mistake]
+    with opened(folder) as (subject, inputs), np.errstate(all="ignore"):
+        theirs, most = ported(subject.encoder, inputs, wrong, 0.5, form)
     report = verify_encoder(folder, arrays(inputs, theirs), format=form)
     assert not report.passed or (mistake in report.hidden and most < 0.02), str(report)

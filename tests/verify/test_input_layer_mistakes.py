@@ -16,11 +16,10 @@ from minibert.verify.mistakes.mistake import all_places, begin
 from minibert.verify.mistakes.mistake import with_mistake as steps_with
 from minibert.verify.mistakes.wrong_rows import ROWS
 from minibert.verify.report import compare
-from minibert.verify.subjects import AFTER_NORM, batches, tolerances, trace
-from minibert.verify.traces import Traces
+from minibert.verify.subjects import batches, tolerances, trace
 from minibert.verify.verify import verify
 
-ONE_PASS = "variance in one pass"  # needs rows far from zero, which no reference has: below
+ONE_PASS = "variance in one pass"  # needs rows far from zero, as in test_local
 
 # a case -> mistakes that show in it, each with its smallest difference there (measured, rounded down)
 SHOWN: dict[str, dict[str, float]] = {
@@ -50,8 +49,6 @@ WHERE = {name: (case, least) for case, mistakes in SHOWN.items() for name, least
 
 def test_every_mistake_is_shown() -> None:
     assert {mistake.name for mistake in ROWS if mistake.where != "local"} <= set(WHERE)
-    for mistake in ROWS:
-        assert mistake.why.endswith(".") and mistake.why.count(".") < 10, mistake.name
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -64,23 +61,6 @@ def test_the_steps_give_the_layer_s_numbers(case: Case) -> None:
             right = trace(layer, batch)
             assert list(found) == list(right)
             assert all(d.passes for d in compare({"": found}, {"": right}, {}, tolerances(layer)))
-
-
-def test_variance_in_one_pass_cancels_where_the_mean_is_large() -> None:
-    """Rows around 100, spread 1: two passes stay within the tolerance, one pass is a thousand times off.
-
-    The numbers are eighths and there are sixteen to a row, so that the mean is exact and only the variance can be off.
-    """
-    case = BY_NAME["bloom"]
-    numbers = 100 + np.random.default_rng(0).integers(-16, 17, (4, 8, 16)) / 8
-    batch = {"inputs_embeds": numbers.astype(np.float32)}
-    with case.layer(dtype="float64") as exact, case.layer() as right:
-        truth: Traces = {"far": trace(exact, batch)}
-        allowed = tolerances(right)
-        assert all(d.passes for d in compare({"far": trace(right, batch)}, truth, {}, allowed))
-        made = {"far": with_mistake(right, ONE_PASS, batch)}
-    (off,) = [d.largest for d in compare(made, truth, {}, allowed) if not d.passes]
-    assert off >= 100 * AFTER_NORM  # measured 9.4e-4
 
 
 @pytest.mark.parametrize("name", WHERE)

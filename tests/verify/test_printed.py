@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import Patch, Printed, failure
+from command_line import Patch, Printed, failure, ran
 from fake_hub import FakeHub, quick_pauses, refused, status, use
 from printed_models import (
     FACTS,
@@ -121,9 +121,6 @@ def test_printed_ids_are_the_tokenizer_s(minilm: Path) -> None:
         report = Comparison()
         compare_ids(report, layer, texts, "as printed")
         assert report.passed and report.lines == [f"ids of {len(texts)} texts: as printed"]
-        compare_ids(report, layer, [(("We lived",), {"input_ids": [1, 2]})], "as printed")
-        assert not report.passed
-        assert report.lines[1:] == ["'We lived' gives input_ids [101, 2057, 2973, 102], expected [1, 2]"]
 
 
 @pytest.fixture(scope="module")
@@ -224,8 +221,7 @@ def rows_alone(monkeypatch: Patch) -> None:
 
 @pytest.mark.usefixtures("rows_alone")
 def test_both_pass_for_a_fraction_of_a_megabyte_each(hub: FakeHub, capsys: Printed) -> None:
-    assert main(["verify", "--seeds"]) == 0
-    out = capsys.readouterr().out
+    out, _ = ran(capsys, "verify", "--seeds")
     assert out.splitlines()[-2:] == ["bert-base-uncased: passed", "gpt2: passed"]
     assert out.count("every number is the one that was printed") == 2 and "ids of 5 texts: as printed" in out
     for seed in SEEDS:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import planted_folders
+import planted_vectors
 import pytest
 from command_line import Patch
 from ports import rewritten
 from reference_files import REFERENCE
 from safetensors.numpy import load_file
-from vector_port import VectorPort, write
+from vector_port import VectorPort
 
 import minibert
 from minibert.equations.input_layer import Array
@@ -48,19 +48,14 @@ ALSO = {"accents kept": {"text read as Latin-1"}}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("port") / "model")
-
-
-@pytest.fixture(scope="module")
-def encoder(folder: Path) -> Iterator[minibert.Encoder]:
-    with load_encoder(folder) as opened:
+def encoder(sentences: Path) -> Iterator[minibert.Encoder]:
+    with load_encoder(sentences) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def right(folder: Path) -> Array:
-    return VectorPort(folder)(TOLD)
+def right(sentences: Path) -> Array:
+    return VectorPort(sentences)(TOLD)
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +81,8 @@ def test_vectors_of_a_right_port_are_the_model_s(encoder: minibert.Encoder, righ
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_mistake_is_named_and_no_other(name: str, encoder: minibert.Encoder, own: Array, folder: Path) -> None:
-    vectors = VectorPort(folder, *BOTH.get(name, (name,)))(TOLD)
+def test_a_mistake_is_named_and_no_other(name: str, encoder: minibert.Encoder, own: Array, sentences: Path) -> None:
+    vectors = VectorPort(sentences, *BOTH.get(name, (name,)))(TOLD)
     report = judged(encoder, vectors)
     assert not report.passed
     assert set(report.matches) == {name} | ALSO.get(name, set()), str(report)
@@ -130,7 +125,7 @@ def test_every_variant_has_a_name_a_remedy_and_the_model_s_own_settings_are_none
 
 @pytest.mark.parametrize("form", ["float16", "bfloat16", "2 decimals", "3 decimals", "5 decimals"])
 def test_stored_numbers_are_the_model_s_and_the_format_is_named(
-    form: str, encoder: minibert.Encoder, folder: Path, right: Array
+    form: str, encoder: minibert.Encoder, sentences: Path, right: Array
 ) -> None:
     def stored(x: Array) -> Array:
         return ROUNDINGS[form](x) if form in ROUNDINGS else np.float32(np.round(np.float64(x), int(form[0])))
@@ -139,14 +134,14 @@ def test_stored_numbers_are_the_model_s_and_the_format_is_named(
     assert report.passed and report.rounding == form and not report.matches, str(report)
     assert all(each["passed"] for each in report.texts)
     assert report.lines == [f"13 of 13 vectors are the model's in {form}"]
-    report = judged(encoder, stored(VectorPort(folder, "pooling cls")(TOLD)))
+    report = judged(encoder, stored(VectorPort(sentences, "pooling cls")(TOLD)))
     assert not report.passed and report.matches == ["pooling cls"]
 
 
 @pytest.mark.parametrize("name", ["mpnet", "dense", "last-token"])
 def test_every_parameter_of_a_checkpoint_in_float16_is_explained(name: str, tmp_path: Path) -> None:
     """Tables, norms, biases, the bias of a distance, and a Dense after pooling."""
-    folder = planted_folders.write(name, tmp_path)
+    folder = planted_vectors.write(name, tmp_path)
     with load_encoder(rewritten(folder, tmp_path / "narrow", lambda _, x: ROUNDINGS["float16"](x))) as encoder:
         vectors = np.asarray(encoder.encode(TOLD))
     with load_encoder(folder) as encoder:
@@ -179,8 +174,8 @@ def test_a_mistake_in_float16_is_named_and_does_not_pass(
 
 
 @pytest.mark.parametrize("size", [1e-3, 3e-3, 1e-2, 3e-2])
-def test_one_value_of_a_bias_never_passes(size: float, encoder: minibert.Encoder, folder: Path) -> None:
-    port = VectorPort(folder)
+def test_one_value_of_a_bias_never_passes(size: float, encoder: minibert.Encoder, sentences: Path) -> None:
+    port = VectorPort(sentences)
     port.port.tensors["encoder.layer.0.attention.self.value.bias"][3] += np.float32(size)
     report = judged(encoder, port(TOLD))
     assert not report.passed and not report.rounding and not report.matches, str(report)
@@ -219,9 +214,9 @@ def test_one_short_text_with_the_model_s_vector_rules_most_variants_out(
 
 
 def test_a_variant_must_hold_for_all_texts_and_some_text_in_ten_may_be_a_little_off(
-    encoder: minibert.Encoder, folder: Path
+    encoder: minibert.Encoder, sentences: Path
 ) -> None:
-    vectors = VectorPort(folder, "last block missing")(TOLD)
+    vectors = VectorPort(sentences, "last block missing")(TOLD)
     for which, off, lines in (([9], 0.9 * STRAY, 1), ([9], 1.1 * STRAY, 0), ([9, 10], 0.9 * STRAY, 0), ([9], 1, 0)):
         other = vectors.copy()
         other[which] *= np.float32(1 + off)  # long texts: the four shortest do not show it
@@ -257,9 +252,9 @@ def test_vectors_are_counted_and_those_that_differ_listed(
         assert (wrong, report.texts[wrong]["distance"]) == ((2, None) if matches else (3, pytest.approx(2)))
 
 
-def test_one_text_with_two_vectors_is_random(encoder: minibert.Encoder, folder: Path) -> None:
+def test_one_text_with_two_vectors_is_random(encoder: minibert.Encoder, sentences: Path) -> None:
     texts = ["we lived above the clouds", *TOLD]
-    vectors = VectorPort(folder)(texts)
+    vectors = VectorPort(sentences)(texts)
     vectors += 0.03 * np.random.default_rng(0).standard_normal(vectors.shape).astype(np.float32)
     assert [line for line in judged(encoder, vectors, texts).lines if line.startswith("texts 1 and 2 are one")]
     vectors[1] = vectors[0]
@@ -267,11 +262,11 @@ def test_one_text_with_two_vectors_is_random(encoder: minibert.Encoder, folder: 
 
 
 def test_a_text_that_a_variant_leaves_without_a_token_does_not_rule_it_out(
-    encoder: minibert.Encoder, folder: Path
+    encoder: minibert.Encoder, sentences: Path
 ) -> None:
     """An empty text without a prompt has special tokens alone."""
     name = "special tokens left out of pooling"
-    vectors = VectorPort(folder, "prompt missing", name)(TOLD)
+    vectors = VectorPort(sentences, "prompt missing", name)(TOLD)
     vectors = np.concatenate([vectors, np.full((1, vectors.shape[1]), 0.25, np.float32)])
     assert judged(encoder, vectors, [*TOLD, ""], prompt="").matches == [name]
 
@@ -305,11 +300,11 @@ def test_a_dense_left_out_or_without_its_parts_is_named() -> None:
 
 @pytest.mark.parametrize("letters", [256, 500])
 def test_a_text_that_is_cut_before_there_are_tokens_is_named(
-    letters: int, encoder: minibert.Encoder, folder: Path
+    letters: int, encoder: minibert.Encoder, sentences: Path
 ) -> None:
     """Words that are too long for the vocabulary have few tokens."""
     texts = [*TOLD, f"{'x' * 250} the clouds we lived", f"{'x' * 490} clouds the"]
-    vectors = VectorPort(folder)([text[:letters] for text in texts])
+    vectors = VectorPort(sentences)([text[:letters] for text in texts])
     report = judged(encoder, vectors, texts)
     assert report.matches == [f"text cut at {letters} letters"], str(report)
 

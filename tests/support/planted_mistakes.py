@@ -1,6 +1,7 @@
-"""Names that neither loops nor `planted_blocks` plant, and mistakes that real ports have made: one row each.
+"""Ports with one mistake each, as `planted_ports` makes them: of all intermediates, or of hidden states alone.
 
-A row whose modules have "" is a mistake that the list does not name; no other name may then fit.
+What loops plant, in `loops` and in tests/verify, is not planted here once more. A module with "" has a mistake that the
+list does not name; no other name may then fit.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import encoders
 import numpy as np
-from planted_blocks import B1, BERT, DEBERTA, GEMMA2, LLAMA3, N2, SCORES, T5, TODAY, OfStates
 from planted_ports import (
+    DEPTH,
     Change,
     Planted,
     around,
@@ -20,16 +22,13 @@ from planted_ports import (
     frequencies,
     in_blocks,
     mask_as,
-    powers_of,
     put,
     replaced,
-    rotated_by,
     setting,
     several,
     taken,
     terms,
     torch,
-    turned,
     weight,
 )
 from ports import arrays, verify_part
@@ -39,8 +38,21 @@ from minibert.verify.reference import Reference
 from minibert.verify.report import Comparison
 from minibert.verify.subjects import Subject, batches
 
-NORM, POSITIONS, TYPES = B1 + N2, "position_ids", "embeddings.token_type_embeddings"
-HEADS, SIZE, THETA = 12, 4, 1e4
+TODAY, BERT = "layers.{i}.self_attn.", "encoder.layer.{i}."
+B0, B1 = (BERT.format(i=i) for i in (0, 1))
+SCORES, N2 = BERT + "attention.self.scores", "output.LayerNorm"
+T5, TABLE = "encoder.block.{i}.layer.0.SelfAttention", "relative_attention_bias"
+YARN = {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0,
+                            "original_max_position_embeddings": 8}}  # fmt: skip
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 64}  # fmt: skip
+GEMMA2, FACTOR = "embedding_gemma2_text", "factor of the block left out"
+LOOKS, VALUE = BERT + "attention.self.", B1 + "attention.self.value"
+OTHER_TYPE = "attention of the other layer type"
+BACK, UNTURNED = "position to content in the wrong direction", "position to content not transposed"
+MAPS = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
+        "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm")  # fmt: skip
+NORM, POSITIONS = B1 + N2, "position_ids"
 
 
 # -- norms, residuals, weights -----------------------------------------------------------------------------------------
@@ -55,23 +67,6 @@ def variance(x: Any, less: int = 0) -> Any:
     return (x * x).sum(-1, keepdim=True) / (x.shape[-1] - less)
 
 
-def one_pass(own: Any, x: Any) -> Any:
-    """By NumPy: a variance in one pass is rounding, which each program has of its own."""
-    y = x.numpy()
-    mean = y.mean(-1, keepdims=True)
-    root = np.sqrt((y * y).mean(-1, keepdims=True) - mean * mean + np.float32(own.eps))
-    return x.new_tensor((y - mean) / root) * own.weight + own.bias
-
-
-def far_from_zero(tensors: dict[str, Any]) -> None:
-    tensors[f"{B1}output.dense.bias"] += np.float32(100)
-
-
-def in_steps(w: Any) -> Any:
-    step = w.abs().amax(1, keepdim=True) / 127
-    return (w / step).round() * step
-
-
 def rounded(narrow: Change) -> Change:
     """One map's weight and bias."""
     return several(weight(VALUE, narrow), bias(VALUE, narrow))
@@ -81,11 +76,6 @@ def residual_of_the_block(own: Any, args: tuple[Any, ...], named: Mapping[str, A
     """BERT's feed-forward, added to what enters the block."""
     attended, _ = own.attention(*args, **named)
     return own.output(own.intermediate(attended), args[0])
-
-
-def weights_of_block_0(model: Any) -> None:
-    for layer in model.encoder.layer[1:]:
-        layer.load_state_dict(model.encoder.layer[0].state_dict())
 
 
 def training(model: Any) -> None:
@@ -101,58 +91,46 @@ def norms_exchanged(model: Any) -> None:
         q.weight, k.weight = k.weight, q.weight
 
 
-# -- attention ---------------------------------------------------------------------------------------------------------
+# -- attention, tables -------------------------------------------------------------------------------------------------
 
 
-def in_heads(heads: int) -> Planted:
-    """BERT with another number of heads."""
-
-    def split(*projections: Any) -> Any:
-        return tuple(x.transpose(1, 2).flatten(2).unflatten(2, (heads, -1)).transpose(1, 2) for x in projections)
-
-    scale = (HEADS * SIZE / heads) ** -0.5
-    return Planted("bert", {}, in_blocks(LOOKS[:-1], lambda path: setting(path, scaling=scale)),
-                   attention={"qkv": split})  # fmt: skip
+def by_neighbours(w: Any) -> Any:
+    """Rows of each head as a converter to GGUF orders them."""
+    return w.reshape(-1, 2, encoders.TODAY["head_dim"] // 2, w.shape[1]).transpose(1, 2).reshape(w.shape)
 
 
-def numbers_first(*projections: Any) -> Any:
-    """(head_dim, heads) read from each row, where it has (heads, head_dim)."""
-    return tuple(x.transpose(1, 2).flatten(2).unflatten(2, (-1, x.shape[1])).permute(0, 3, 1, 2) for x in projections)
+def scaled_theta(model: Any) -> None:
+    """Llama 3.1's scaling of other frequencies."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    model.config.rope_parameters = {**LLAMA3, "rope_theta": 1e4}
+    model.rotary_emb.inv_freq = ROPE_INIT_FUNCTIONS["llama3"](model.config, "cpu")[0]
 
 
-def joined_so(right: Any, args: Any, named: dict[str, Any]) -> Any:
-    context, weights = right(*args, **named)
-    return context.unflatten(2, (HEADS, -1)).transpose(2, 3).flatten(2), weights
+def sinusoids(x: Any) -> Any:
+    """Vaswani's table, for x (..., seq, dim)."""
+    j = np.arange(x.shape[-1])
+    angle = np.arange(x.shape[-2])[:, None] / 10000 ** (j // 2 * 2 / len(j))
+    return x.new_tensor(np.where(j % 2, np.cos(angle), np.sin(angle)))
 
 
-def turned_by(x: Any, first: int = 0) -> Any:
-    """x (batch, heads, seq, size), turned by positions from `first` on."""
-    size = x.shape[-1]
-    angle = torch.arange(first, first + x.shape[2])[:, None] * THETA ** (torch.arange(size // 2) / size * -2)
-    both = torch.cat([angle, angle], -1)
-    return turned(x, both.cos(), both.sin())
+def unsqueezed(relative: Any) -> Any:
+    """Distances (1, query, key), each as it is."""
+    tokens = torch.arange(relative.shape[-1])
+    return (tokens[:, None] - tokens)[None]
 
 
-def turned_before_the_norm(own: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-    """Qwen3's attention with the order of Hunyuan's."""
-    x, (cos, sin) = args[0], (y.unsqueeze(2) for y in named["position_embeddings"])
-    q, k, v = (project(x).unflatten(2, (-1, own.head_dim)) for project in (own.q_proj, own.k_proj, own.v_proj))
-    q, k = own.q_norm(turned(q, cos, sin)), own.k_norm(turned(k, cos, sin))
-    k, v = (y.repeat_interleave(q.shape[2] // k.shape[2], 2) for y in (k, v))
-    scores = torch.einsum("bihd,bjhd->bhij", q, k) * own.scaling
-    weights = torch.nn.functional.softmax(scores + named["attention_mask"], dim=-1)
-    return own.o_proj(torch.einsum("bhij,bjhd->bihd", weights, v).flatten(2)), weights
+def other_side(table: Any) -> Any:
+    """T5's rows of keys before the query in the place of those of keys after it."""
+    made = table.roll(len(table) // 2, 0)
+    made[0] = table[0]
+    return made
 
 
-def other_layer_types(model: Any) -> None:
-    """Local and global blocks exchanged, as by a count from 1."""
-    other = {"sliding_attention": "full_attention", "full_attention": "sliding_attention"}
-    for block in model.layers:
-        block.attention_type = other[block.attention_type]
-
-
-def rows_not_normed(model: Any) -> None:
-    model.encoder.norm_rel_ebd = ["none"]
+def more_positions(tensors: dict[str, Any]) -> None:
+    """A table of 160 rows."""
+    name = "embeddings.position_embeddings.weight"
+    tensors[name] = np.sin(np.arange(160 * tensors[name].shape[1], dtype=np.float32)).reshape(160, -1)
 
 
 def one_sided(model: Any) -> None:
@@ -192,13 +170,6 @@ def by_mask(named: dict[str, Any]) -> Any:
     return named.get("attention_mask", ids(named) * 0 + 1)
 
 
-def position_before_type(right: Any, args: Any, named: dict[str, Any]) -> Any:
-    own, x = right.__self__, ids(named)
-    places = own.position_ids[:, : x.shape[1]]
-    rows = own.word_embeddings(x) + own.position_embeddings(places)
-    return own.LayerNorm(rows + own.token_type_embeddings(x * 0))
-
-
 def in_turns(table: Any) -> Any:
     """Sines and cosines in turns, of a table that has all sines first."""
     return table.unflatten(1, (2, -1)).transpose(1, 2).flatten(1)
@@ -213,50 +184,33 @@ def first_token(model: Any) -> None:
     around("", forward)(model)
 
 
-LOOKS, VALUE = BERT + "attention.self.", B1 + "attention.self.value"
-OTHER_TYPE, EXPONENT = "attention of the other layer type", "exponent of the frequencies j / d"
-AFTER_TURN = "queries and keys normed after the rotation"
-BACK, UNTURNED = "position to content in the wrong direction", "position to content not transposed"
-WORDS = "embeddings.word_embeddings"
-MAPS = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
-        "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm")  # fmt: skip
-NAMES: dict[str, Planted] = {
+PLANTED: dict[str, Planted] = {
     # -- norms
+    "weight and bias": Planted("bert", {B0 + N2: "weight and bias ignored"},
+                               several(bias(B0 + N2), weight(B0 + N2, lambda w: w * 0 + 1))),
+    "no norm": Planted("bert", {B1 + N2: "norm not applied"}, put(B1 + N2, lambda own, x: x)),
     # RoBERTa's own eps of 1e-5 would differ by half of what rounding allows in a block
     "eps of BERT": Planted("roberta", {NORM: "eps 1e-12"}, setting(NORM, eps=1e-12), settings={"layer_norm_eps": 1e-4}),
     "eps of Llama": Planted("roberta", {NORM: "eps 1e-06"}, setting(NORM, eps=1e-6), settings={"layer_norm_eps": 1e-4}),
-    "eps of Keras": Planted("bert", {NORM: "eps 0.001"}, setting(NORM, eps=1e-3)),
-    "torch.var": Planted("bert", {NORM: "variance divided by dim - 1"}, norm(
-        lambda own, x: x / (variance(x, 1) + own.eps).sqrt())),
     "eps beside the root": Planted("roberta", {NORM: "eps outside the root"}, norm(
         lambda own, x: x / (variance(x).sqrt() + own.eps))),
     "torch.std and eps": Planted("roberta", {NORM: "variance divided by dim - 1, eps outside the root"}, norm(
         lambda own, x: x / (variance(x, 1).sqrt() + own.eps))),
-    "the mean kept": Planted("bert", {NORM: "RMSNorm for LayerNorm"}, put(
-        NORM, lambda own, x: torch.nn.functional.rms_norm(x, x.shape[-1:], own.weight, own.eps) + own.bias)),
     "gamma for beta": Planted("bert", {NORM: "gamma and beta exchanged"}, put(
         NORM, lambda own, x: torch.nn.functional.layer_norm(x, x.shape[-1:], own.bias, own.weight, own.eps))),
-    "rows of length 1": Planted(
-        "llama", {"layers.1.input_layernorm": "RMSNorm by the sum of squares"},
-        put("layers.1.input_layernorm", lambda own, x: torch.nn.functional.normalize(x, dim=-1) * own.weight)),
-    "Gemma's norms of heads without 1 +": Planted(
-        "gemma3_text", every(TODAY + "q_norm", "weight without 1 +") | every(TODAY + "k_norm", "weight without 1 +"),
-        several(*(in_blocks(f"{TODAY}{x}_norm", lambda path: weight(path, lambda w: w - 1)) for x in "qk"))),
     "ModernBERT's block 0 normed": Planted(  # as torch makes a LayerNorm, in the place of an Identity
         "modernbert", {"layers.0.attn.Wqkv": ""},
         put("layers.0.attn_norm", lambda own, x: torch.nn.functional.layer_norm(x, x.shape[-1:]))),
     "training": Planted("bert", dict.fromkeys(
         ["embeddings.LayerNorm", *(key.format(i=i) for i in range(3) for key in (
             "attentions.{i}", BERT + "attention.output.sum", BERT + "output.sum"))], ""), training),
-    "E[x^2] - E[x]^2": Planted("bert", {NORM: "variance in one pass"}, put(NORM, one_pass), prepare=far_from_zero),
-    # -- weights, residuals
-    "a map without its bias": Planted("bert", {VALUE: "bias missing"}, bias(VALUE)),
+    # -- weights, activations, residuals
     "a map in float16": Planted("bert", {VALUE: "parameters in float16"}, rounded(lambda x: x.half().float())),
     "a map in bfloat16": Planted("bert", {VALUE: "parameters in bfloat16"}, rounded(lambda x: x.bfloat16().float())),
-    "a map in int8": Planted("bert", {VALUE: "weights in int8"}, weight(VALUE, in_steps)),
     "a loader's loop that forgets i": Planted(
         "bert", {f"{BERT.format(i=i)}{path}": f"weight and bias of {BERT.format(i=0)}{path}"
-                 for i in (1, 2) for path in MAPS}, weights_of_block_0),
+                 for i in (1, 2) for path in MAPS},
+        several(*(taken(f"encoder.layer.{i}", "encoder.layer.0") for i in (1, 2)))),
     "the key's map read from the query's": Planted(
         "bert", {f"{LOOKS.format(i=i)}key": f"weight and bias of {LOOKS.format(i=i)}query" for i in range(3)},
         in_blocks(LOOKS, lambda path: taken(path + "key", path + "query"))),
@@ -267,61 +221,97 @@ NAMES: dict[str, Planted] = {
     "the second sum of the block's input": Planted(
         "bert", {f"{BERT.format(i=i)}output.sum": f"residual of hidden_states.{i}" for i in range(3)},
         in_blocks(BERT[:-1], lambda path: called(path, residual_of_the_block))),
-    # -- scores, heads, masks
-    "1e-9 for 1e9": Planted("bert", every("attentions.{i}", "mask ignored"), attention=mask_as(0, -1e-9)),
-    "a scale of sqrt(128)": Planted("bert", every(BERT + SCORES, "scores divided by the root of 128"),
-                                    in_blocks(LOOKS[:-1], lambda path: setting(path, scaling=128**-0.5))),
-    "head_dim from dim": Planted("qwen3", every(TODAY + "scores", "division by sqrt(dim / heads)"),
-                                 in_blocks(TODAY[:-1], lambda path: setting(path, scaling=0.5))),
-    "queries for keys": Planted("bert", every(BERT + SCORES, "scores of q and q"),
+    "Llama without its gate": Planted(
+        "llama", {"layers.1.mlp.act_fn": "computed from layers.1.mlp.up_proj"}, called(
+            "layers.1.mlp", lambda own, args, named: own.down_proj(
+                (own.gate_proj(args[0]), own.act_fn(own.up_proj(args[0])) * own.up_proj(args[0]))[1]))),
+    "residual missing": Planted("bert", {B1 + "output.sum": "residual missing"}, called(
+        B1 + "output", lambda own, args, named: own.LayerNorm(own.dense(args[0])))),
+    # -- scores, masks
+    "q and k exchanged": Planted("bert", every(SCORES, "scores of k and q"),
+                                 attention={"qkv": lambda q, k, v: (k, q, v)}),
+    "mask inverted": Planted("bert", every("attentions.{i}", "mask inverted"), attention=mask_as(-1e4, 0)),
+    "mask after softmax": Planted("bert", every("attentions.{i}", "mask after softmax"), attention={
+        **mask_as(0, 0), "after": lambda weights, mask: weights * (mask == 0)}),
+    "BERT's mask from the ids": Planted(  # transformers shows scores with the mask added
+        "bert", every(SCORES, "mask from the ids") | every("attentions.{i}", "mask from the ids"),
+        around("", given(attention_mask=lambda named: (ids(named) != 0).long())), kinds=("plain", "mask_unlike_ids")),
+    "scores times 0 and 1": Planted("bert", every("attentions.{i}", "scores times the mask"), attention={
+        "hide": lambda scores, mask: scores * (mask == 0)}),
+    "queries for keys": Planted("bert", every(SCORES, "scores of q and q"),
                                 attention={"qkv": lambda q, k, v: (q, q, v)}),
-    "(head_dim, heads) for (heads, head_dim)": Planted(
-        "bert", every(LOOKS + "scores", "") | every(LOOKS + "context", ""),
-        in_blocks(LOOKS[:-1], lambda path: around(path, joined_so)), attention={"qkv": numbers_first}),
-    # -- distances
-    "DeBERTa's keys as rows": Planted("deberta-v2", every(DEBERTA, UNTURNED), terms(
-        lambda of, distances: of(distances, "c2p") + of(distances, "p2c").transpose(-1, -2))),
-    "DeBERTa's second distances turned round": Planted("deberta-v2", every(DEBERTA, BACK), terms(
-        lambda of, distances: of(distances, "c2p") + of(-distances, "p2c"))),
-    "DeBERTa's rows of distances without their norm": Planted("deberta-v2", every(DEBERTA, ""), rows_not_normed),
-    "T5's buckets one-sided": Planted("t5", every(f"{T5}.scores", "relative bias of the other direction"), one_sided),
-    "MPNet's bias divided too": Planted("mpnet", every("encoder.layer.{i}.attention.attn.scores", ""),
-                                        weight("encoder.relative_attention_bias", lambda x: x / 2)),
+    # -- EmbeddingGemma 2
+    "EmbeddingGemma 2's window as a width": Planted(
+        GEMMA2, {"attentions.0": "window half as wide", "layers.0.self_attn.scores": "window half as wide"},
+        setting("config", sliding_window=3), settings={"sliding_window": 6}),
+    "EmbeddingGemma 2's piece of another block": Planted(
+        GEMMA2, every("layers.{i}.ple_block.per_layer_projection", "piece of the next block"),
+        around("ple", lambda right, args, named: right(*args).roll(-1, dims=2))),
+    "EmbeddingGemma 2 without layer_scalar": Planted(
+        GEMMA2, {"hidden_states.1": FACTOR, "hidden_states.2": FACTOR},  # of the last one the norm divides it out
+        lambda model: [block.layer_scalar.fill_(1) for block in model.layers]),
+    "EmbeddingGemma 2's norms by 1 + weight": Planted(
+        GEMMA2, every("layers.{i}.input_layernorm", "weight with 1 +"),
+        in_blocks("layers.{i}.input_layernorm", lambda path: weight(path, lambda x: x + 1))),
+    "EmbeddingGemma 2's projection as it is": Planted(
+        GEMMA2, {"ple.per_layer_projection_norm": "projection's factor left out"},
+        setting("ple", per_layer_model_projection_scale=1.0), settings={"rms_norm_eps": 1e-2}),
     # -- layer types, rotations
-    "ModernBERT's blocks counted from 1": Planted(
-        "modernbert", every("layers.{i}.attn.scores", OTHER_TYPE) | every("attentions.{i}", OTHER_TYPE),
-        other_layer_types),
+    "yarn without its factor": Planted("llama", every(TODAY + "scores", "cos and sin without their factor"),
+                                       setting("rotary_emb", attention_scaling=1.0), settings=YARN),
     "Gemma's blocks counted from 0": Planted(
         "gemma3_text", {key.format(i=i): OTHER_TYPE for i in (0, 2) for key in (TODAY + "scores", "attentions.{i}")},
         setting("config", layer_types=["full_attention", "sliding_attention", "sliding_attention"]),  # i % 3
         settings={"layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}),
-    "Qwen3 in Hunyuan's order": Planted(
-        "qwen3", {f"{TODAY.format(i=i)}{key}": AFTER_TURN for i in range(3) for key in ("q_norm", "k_norm", "scores")},
-        in_blocks(TODAY[:-1], lambda path: called(path, turned_before_the_norm))),
-    "queries a position back": Planted("llama", every(TODAY + "scores", "queries rotated by position -1"),
-                                       replaced(
-        "apply_rotary_pos_emb", lambda right: lambda q, k, cos, sin: (turned_by(q, -1), turned_by(k)))),
-    "half as fast": Planted("llama", every(TODAY + "scores", "rotary positions divided by 2"),
-                            frequencies(lambda x: x / 2)),
-    "an eighth as fast": Planted("llama", every(TODAY + "scores", "rotary positions divided by 8"),
-                                 frequencies(lambda x: x / 8)),
-    "BERT rotated": Planted("bert", every(BERT + SCORES, "rotated where nothing rotates"),
-                            attention={"qkv": lambda q, k, v: (turned_by(q), turned_by(k), v)}),
-    "the sine's sign": Planted("llama", every(TODAY + "scores", "rotated the other way"),
-                               rotated_by(lambda x, cos, sin: turned(x, cos, -sin))),
-    "theta^(-j / d)": Planted("qwen3", every(TODAY + "scores", EXPONENT), powers_of(THETA, slower=2)),
     "Llama 3.1 without its scaling": Planted(
-        "llama", every(TODAY + "scores", "rotary frequencies not scaled"), powers_of(5e5),
+        "llama", every(TODAY + "scores", "rotary frequencies not scaled"), frequencies(
+            lambda x: x.new_tensor([5e5 ** (-i / len(x)) for i in range(len(x))])),
         settings={"rope_parameters": LLAMA3}),
     "model.bfloat16() for frequencies": Planted("llama", every(TODAY + "scores", "rotary frequencies in bfloat16"),
                                                 frequencies(lambda x: x.bfloat16())),
-    "NomicBERT's values rotated": Planted("nomic_bert", every(TODAY + "context", ""), replaced(
-        "eager_attention_forward", lambda right: lambda module, q, k, v, mask, **named: right(
-            module, q, k, turned_by(v), mask, **named))),
-    "EmbeddingGemma 2's projection as it is": Planted(
-        GEMMA2, {"ple.per_layer_projection_norm": "projection's factor left out"},
-        setting("ple", per_layer_model_projection_scale=1.0), settings={"rms_norm_eps": 1e-2}),
+    # -- what a long text alone shows
+    "BERT's positions clipped at 127": Planted(
+        "bert", {"position_ids": ""}, lambda model: model.embeddings.position_ids.clamp_(max=127),
+        prepare=more_positions, settings={"max_position_embeddings": 160}),
+    # -- distances: DeBERTa, MPNet, T5, umT5
+    "DeBERTa without content to position": Planted(
+        "deberta-v2", every(SCORES, "content to position missing"), terms(lambda of, x: of(x, "p2c"))),
+    "DeBERTa without position to content": Planted(
+        "deberta-v2", every(SCORES, "position to content missing"), terms(lambda of, x: of(x, "c2p"))),
+    "DeBERTa's distances turned round": Planted(
+        "deberta-v2", every(SCORES, "distances in the wrong direction"), terms(lambda of, x: of(-x))),
+    "DeBERTa's far distances clipped": Planted(
+        "deberta-v2", every(SCORES, "distances without log buckets"), terms(lambda of, x: of(unsqueezed(x)))),
+    "DeBERTa's scale for one term": Planted(
+        "deberta-v2", every(SCORES, "terms not counted in the scale"),
+        replaced("scaled_size_sqrt", lambda right: lambda q, _: right(q, 1))),
+    "MPNet's relative bias": Planted("mpnet", every("encoder.layer.{i}.attention.attn.scores", "relative bias missing"),
+                                     weight("encoder.relative_attention_bias", lambda x: x * 0)),
+    "T5's scores divided by sqrt(head_dim)": Planted(
+        "t5", every(f"{T5}.scores", "division by sqrt(head_dim)"),
+        in_blocks(T5, lambda path: setting(path, scaling=8**-0.5))),
+    "T5's bias to a distance of 64": Planted(
+        "t5", every(f"{T5}.context", "relative bias to a distance of 64"),
+        setting(T5.format(i=0), relative_attention_max_distance=64)),
+    "T5's bias in block 0 alone": Planted(
+        "t5", {f"{T5.format(i=i)}.scores": "relative bias in the first block alone" for i in range(1, DEPTH)},
+        several(*(around(T5.format(i=i), given(position_bias=lambda named: None)) for i in range(1, DEPTH)))),
+    "T5's buckets by query - key": Planted("t5", every(f"{T5}.scores", "relative bias transposed"),
+                                           weight(f"{T5.format(i=0)}.relative_attention_bias", other_side)),
+    "umT5's blocks with block 0's bias": Planted(
+        "umt5", {f"{T5.format(i=i)}.scores": "relative bias of the first block" for i in range(1, DEPTH)},
+        several(*(taken(f"{T5.format(i=i)}.{TABLE}", f"{T5.format(i=0)}.{TABLE}") for i in range(1, DEPTH)))),
+    "DeBERTa's keys as rows": Planted("deberta-v2", every(SCORES, UNTURNED), terms(
+        lambda of, distances: of(distances, "c2p") + of(distances, "p2c").transpose(-1, -2))),
+    "DeBERTa's second distances turned round": Planted("deberta-v2", every(SCORES, BACK), terms(
+        lambda of, distances: of(distances, "c2p") + of(-distances, "p2c"))),
+    "DeBERTa's rows of distances without their norm": Planted("deberta-v2", every(SCORES, ""), setting(
+        "encoder", norm_rel_ebd=["none"])),
+    "T5's buckets one-sided": Planted("t5", every(f"{T5}.scores", "relative bias of the other direction"), one_sided),
     # -- heads
+    "the word table for Qwen3's head": Planted(
+        "qwen3-next_word", {"lm_head": "word table where the head has its own"},
+        taken("lm_head", "model.embed_tokens")),
     "BERT's classes without a pooler": Planted("bert-classes", {"classifier": "pooler forgotten"},
                                                called("bert.pooler", lambda own, args, named: args[0][:, 0])),
     "GPT-2's first token": Planted("gpt2-classes", {"score": "first token instead of the last"}, first_token),
@@ -332,16 +322,8 @@ NAMES: dict[str, Planted] = {
     "GPT-2's last norm twice": Planted("gpt2-next_word", {"lm_head": ""}, lambda model: around(
         "lm_head", lambda right, args, named: right(model.transformer.ln_f.forward(args[0])))(model)),
     # -- input layers
-    "position before type": Planted("bert", {"sum": "rows added in the other order"},
-                                    around("embeddings", position_before_type)),
     "GPT-2's types": Planted("gpt2", {"sum": "type row 0 added"},
                              around("", given(token_type_ids=lambda named: ids(named) * 0))),
-    "types not read": Planted("bert", {TYPES: "type 0 for all tokens"}, kinds=("plain", "types"), change=around(
-        "", given(token_type_ids=lambda named: ids(named) * 0))),
-    "types 1": Planted("bert", {TYPES: "type 1 for all tokens"}, kinds=("plain", "types"), change=around(
-        "", given(token_type_ids=lambda named: ids(named) * 0 + 1))),
-    "types exchanged": Planted("bert", {TYPES: "token types exchanged"}, kinds=("plain", "types"), change=around(
-        "", given(token_type_ids=lambda named: 1 - named.get("token_type_ids", ids(named) * 0)))),
     "RoBERTa from 0": Planted("roberta", {POSITIONS: "positions from 0"},
                               around("embeddings", given(position_ids=counted(0)))),
     "RoBERTa's padding counted": Planted("roberta", {POSITIONS: "padding counted as tokens"},
@@ -363,16 +345,31 @@ NAMES: dict[str, Planted] = {
         "mbart", {"sum": "inputs_embeds scaled"},
         around("encoder", given(inputs_embeds=lambda named: named["inputs_embeds"] * 4)),
         settings={"scale_embedding": True}, kinds=("inputs_embeds",)),
-    "padding_idx": Planted("bert", {WORDS: "padding row zeroed"}, weight(
-        WORDS, lambda table: table * (table.new_tensor(range(len(table))) > 0)[:, None]),
-        kinds=("plain", "right_pad_no_mask")),
-    "a table from row 1 on": Planted("bert", {WORDS: "rows of ids +1"}, weight(
-        WORDS, lambda table: table[[*range(1, len(table)), len(table) - 1]])),
 }  # fmt: skip
-NAMES_OF_STATES: dict[str, OfStates] = {
-    f"{many} heads": OfStates(in_heads(many), [name])
-    for many, name in ((24, "twice as many heads"), (6, "half as many heads"))
-}
+
+
+class OfStates(NamedTuple):
+    """A port that gives its hidden states alone; what explains the whole of it, else what fits single blocks."""
+
+    port: Planted
+    matches: list[str]
+    fits: Mapping[int, str] = {}
+
+
+OF_STATES: dict[str, OfStates] = {
+    "blocks 0 and 1 exchanged": OfStates(
+        Planted("bert", {}, lambda model: model.encoder.layer.insert(0, model.encoder.layer.pop(1))), [],
+        {1: "weights of block 1", 2: "weights of block 0"}),
+    "sinusoids for a learned table": OfStates(
+        Planted("distilbert", {}, weight("embeddings.position_embeddings", sinusoids)),
+        ["sinusoids in the place of learned positions"]),
+    "theta of 10000, scaled all the same": OfStates(
+        Planted("llama", {}, scaled_theta, settings={"rope_parameters": LLAMA3}), ["theta 10000"]),
+    "rows for neighbours": OfStates(
+        Planted("mistral", {}, several(*(
+            in_blocks(f"{TODAY}{x}_proj", lambda path: weight(path, by_neighbours)) for x in "qk"))),
+        ["queries and keys in the order of rows for neighbours"]),
+}  # fmt: skip
 
 
 # -- layers of models without blocks here, and of other batches --------------------------------------------------------
@@ -396,13 +393,6 @@ def rows_kept(right: Any) -> Any:
     return masks
 
 
-def with_sinusoids(named: dict[str, Any]) -> Any:
-    rows = named["inputs_embeds"]
-    j = np.arange(rows.shape[-1])
-    angle = np.arange(rows.shape[1])[:, None] / 10000 ** (j // 2 * 2 / len(j))
-    return rows + rows.new_tensor(np.where(j % 2, np.cos(angle), np.sin(angle)))
-
-
 def in_float32(table: Any) -> Any:
     """Marian's sinusoids from angles in float32."""
     count, dim = table.shape
@@ -411,7 +401,7 @@ def in_float32(table: Any) -> Any:
     return table.new_tensor(np.concatenate([np.sin(angle), np.cos(angle)], 1))
 
 
-NAMES_OF_LAYERS: dict[str, OfLayer] = {
+OF_LAYERS: dict[str, OfLayer] = {
     "mask ignored in positions": OfLayer("opt", around("decoder.embed_positions", given(
         position_ids=lambda named: (named["position_ids"] * 0 + 1).cumsum(-1) - 1)), ("plain", "left_pad")),
     "positions by the ids instead of the mask": OfLayer("opt", around("decoder", given(
@@ -419,8 +409,8 @@ NAMES_OF_LAYERS: dict[str, OfLayer] = {
         ("plain", "right_pad_no_mask", "mask_unlike_ids")),
     "cached tokens not counted": OfLayer("gpt2", around("", given(position_ids=counted(0))), ("plain", "cached")),
     "mask not applied to the rows": OfLayer("xlm", replaced("get_masks", rows_kept), ("plain", "left_pad")),
-    "sinusoids added": OfLayer("t5-encoder", around("encoder", given(inputs_embeds=with_sinusoids)),
-                               ("inputs_embeds",)),
+    "sinusoids added": OfLayer("t5-encoder", around("encoder", given(
+        inputs_embeds=lambda named: named["inputs_embeds"] + sinusoids(named["inputs_embeds"]))), ("inputs_embeds",)),
     "sinusoids from float32 angles": OfLayer("marian-encoder", weight("encoder.embed_positions", in_float32),
                                              ("plain", "full_length")),
 }  # fmt: skip
