@@ -158,7 +158,7 @@ ONE = "is an option of one model, found 2; leave it out, or serve one"
 STARTS: list[tuple[tuple[str, ...], str]] = [
     *((("/nowhere", "--host", host), "other machines can reach this server: name a token with --token-file or --token-")
       for host in ("0.0.0.0", "::", "192.168.0.7", "")),  # before anything is opened
-    *(((MODEL, RERANKER, option, value), f"{option} {ONE}")
+    *(((MODEL, RERANKER, "--port", "0", option, value), f"{option} {ONE}")
       for option, value in (("--truncate-dim", "4"), ("--prompts", "query=a"), ("--revision", "main"))),
     ((MODEL, "--token-env", "A", "--token-file", "/b"), "two tokens are named"),
     ((MODEL, "--token-file", "/b"), "the file that --token-file names cannot be read: No such file or directory"),
