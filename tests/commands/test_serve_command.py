@@ -63,7 +63,7 @@ def half_a_request(address: Address) -> Iterator[socket.socket]:
 def test_it_answers_and_ends_with_exit_code_0(tmp_path: Path) -> None:
     """SIGTERM comes in the middle of a request: that is answered first."""
     (tmp_path / "token").write_text("geheim\n")
-    options = "--reranker", RERANKER, "--token-file", str(tmp_path / "token"), "--threads", "1"
+    options = "--reranker", RERANKER, "--token-file", str(tmp_path / "token"), "--threads", "1", "--max-grace", "600"
     names = "--name", "small", "--name", f"best={RERANKER}", "--name", "tiny"
     with serving(*options, *names, said="small, best") as (process, address):
         token = {"Authorization": "Bearer geheim"}

@@ -207,7 +207,8 @@ def test_silent_connections_lock_no_client_out(spare: int, files: int, monkeypat
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_body_behind_its_answer_is_read_for_a_while_only() -> None:
+def test_a_body_behind_its_answer_is_read_for_a_while_only(monkeypatch: Patch) -> None:
+    Timers(monkeypatch)  # no time is over
     with served(watched(limits=Limits(rest=100_000))) as address:
         for head in ("POST /v1/embeddings HTTP/1.1\r\nHost: evil.com", "GET /health HTTP/1.1\r\nHost: x"):
             with connected(address) as client:
