@@ -7,8 +7,6 @@ import itertools
 import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
@@ -19,7 +17,7 @@ import pytest
 from command_line import Patch, Printed, failure
 from limits import until
 from reference_files import REFERENCE
-from served import SECONDS, Address, needs_server
+from served import EMBEDDINGS, MODEL, SECONDS, Address, needs_server, serving
 
 import minibert
 from minibert.cli import main
@@ -28,26 +26,8 @@ from minibert.serve.options import from_variables
 installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
 MANY = 2048  # texts that keep the server at work for a while
-MODEL, RERANKER = str(REFERENCE / "sentences-last-token"), str(REFERENCE / "uses-reranker")
-EMBEDDINGS = "/v1/embeddings"
+RERANKER = str(REFERENCE / "uses-reranker")
 HALF = b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"
-
-
-@contextmanager
-def serving(
-    *arguments: str, models: tuple[str, ...] = (MODEL,), said: str = "sentences-last-token", path: str = EMBEDDINGS
-) -> Iterator[tuple[subprocess.Popen[str], Address]]:
-    """Start the command and wait until it prints its address."""
-    command = [sys.executable, "-m", "minibert", "serve", *models, "--port", "0", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            line = process.stderr.readline()
-            ready = rf"minibert: {said} at http://127\.0\.0\.1:(\d+){path}; Ctrl-C ends it\n"
-            found = re.fullmatch(ready, line)
-            assert found, line
-            yield process, Address(int(found[1]))
-        finally:
-            process.kill()
 
 
 @contextmanager
@@ -63,7 +43,7 @@ def half_a_request(address: Address) -> Iterator[socket.socket]:
 def test_it_answers_and_ends_with_exit_code_0(tmp_path: Path) -> None:
     """SIGTERM comes in the middle of a request: that is answered first."""
     (tmp_path / "token").write_text("geheim\n")
-    options = "--reranker", RERANKER, "--token-file", str(tmp_path / "token"), "--threads", "1"
+    options = "--reranker", RERANKER, "--token-file", str(tmp_path / "token"), "--threads", "1", "--max-grace", "600"
     names = "--name", "small", "--name", f"best={RERANKER}", "--name", "tiny"
     with serving(*options, *names, said="small, best") as (process, address):
         token = {"Authorization": "Bearer geheim"}
@@ -158,7 +138,7 @@ ONE = "is an option of one model, found 2; leave it out, or serve one"
 STARTS: list[tuple[tuple[str, ...], str]] = [
     *((("/nowhere", "--host", host), "other machines can reach this server: name a token with --token-file or --token-")
       for host in ("0.0.0.0", "::", "192.168.0.7", "")),  # before anything is opened
-    *(((MODEL, RERANKER, option, value), f"{option} {ONE}")
+    *(((MODEL, RERANKER, "--port", "0", option, value), f"{option} {ONE}")
       for option, value in (("--truncate-dim", "4"), ("--prompts", "query=a"), ("--revision", "main"))),
     ((MODEL, "--token-env", "A", "--token-file", "/b"), "two tokens are named"),
     ((MODEL, "--token-file", "/b"), "the file that --token-file names cannot be read: No such file or directory"),

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from needed import absent, missing
 from reference_files import REFERENCE
-from served import SECONDS
+from served import SECONDS, serving
 
 import minibert
 
@@ -65,17 +65,10 @@ def service(minilm: Path) -> Iterator[Service]:
     vectors = minibert.load_encoder(minilm).encode(TEXTS)
     scores = minibert.load_encoder(REFERENCE / RERANKER).predict([(QUERY, text) for text in DOCUMENTS])
     folders = [str(minilm), *(str(REFERENCE / name) for name in (SPARSE, LATE, RERANKER))]
-    command = [sys.executable, "-m", "minibert", "serve", *folders[:3], "--reranker", folders[3]]
-    command += ["--port", "0", "--name", MODEL]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        try:
-            line = process.stderr.readline()
-            port = line.partition("127.0.0.1:")[2].partition("/")[0]
-            assert port.isdigit(), line
-            yield Service(f"http://127.0.0.1:{port}", vectors, scores)
-        finally:
-            process.terminate()
+    options, said = ("--reranker", folders[3], "--name", MODEL), f"{MODEL}, {SPARSE}, {LATE}, {RERANKER}"
+    silent = "/v1/embeddings; the model has no prompt for queries"
+    with serving(*options, models=tuple(folders[:3]), said=said, path=silent) as (_, address):
+        yield Service(address.url, vectors, scores)
 
 
 def of(path: str) -> Any:

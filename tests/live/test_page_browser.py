@@ -245,6 +245,7 @@ def test_a_page_of_the_course_opens_its_answers_its_pictures_and_the_page_to_cli
     answer.locator("summary").tap()
     assert answer.locator("p:not(.admonition-title)").first.is_visible()
     inside = tab.frame_locator("iframe.live")
+    inside.locator("#groups canvas").first.wait_for(state="attached")  # a lazy frame: now its script has run
     first = inside.locator("#groups").inner_text()
     inside.locator("fieldset label:has(input[value='5'])").tap()
     assert inside.locator("#groups").inner_text() != first

@@ -207,7 +207,8 @@ def test_silent_connections_lock_no_client_out(spare: int, files: int, monkeypat
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_body_behind_its_answer_is_read_for_a_while_only() -> None:
+def test_a_body_behind_its_answer_is_read_for_a_while_only(monkeypatch: Patch) -> None:
+    Timers(monkeypatch)  # no time is over
     with served(watched(limits=Limits(rest=100_000))) as address:
         for head in ("POST /v1/embeddings HTTP/1.1\r\nHost: evil.com", "GET /health HTTP/1.1\r\nHost: x"):
             with connected(address) as client:
@@ -258,7 +259,7 @@ def test_at_the_end_what_was_taken_is_answered(monkeypatch: Patch) -> None:
     with ThreadPoolExecutor(2) as pool:
         with served(held.server) as address:
             waiting = pool.submit(address.embed, "dog")
-            until_inside(held.server, 1)
+            assert held.began.wait(SECONDS)
             silent = connected(address)
             silent.sendall(WHOLE)
             assert silent.recv(12) == b"HTTP/1.1 200"  # the server knows of it
@@ -276,7 +277,7 @@ def test_what_is_not_done_in_time_is_told_so(monkeypatch: Patch, capsys: Printed
         with served(held.server) as address:
             waiting = pool.submit(address.embed, "dog")
             waiting.add_done_callback(lambda _: held.go.set())
-            until_inside(held.server, 1)
+            assert held.began.wait(SECONDS)
         answer = waiting.result()
     assert (answer.status, answer.headers["retry-after"], held.server.unanswered) == (503, "1", 1)
     assert answer.error == "the server is shutting down; try again"

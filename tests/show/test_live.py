@@ -341,7 +341,9 @@ def test_the_token_is_looked_at_before_the_body(running: Running) -> None:
         assert connection.getresponse().status == 401
 
 
-def test_connections_have_a_bound(running: Running) -> None:
+def test_connections_have_a_bound(running: Running, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(live_module._Handler, "timeout", CHILD_SECONDS)  # none is closed meanwhile
+
     def opened() -> HTTPConnection:
         connection = HTTPConnection("127.0.0.1", running.address.port, timeout=CHILD_SECONDS)
         connection.request("GET", f"/?token={running.server.token}")

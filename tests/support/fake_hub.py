@@ -395,7 +395,7 @@ def environment(endpoint: str, home: Path, **more: str) -> dict[str, str]:
     """The environment for a process of its own, with nothing of this machine's settings of the Hub in it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING", "MINIBERT"))}
     own = {"HF_HOME": str(home), "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    own["HF_HUB_ETAG_TIMEOUT"] = f"{PATIENCE:g}"
+    own |= dict.fromkeys(("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"), f"{PATIENCE:g}")
     root = str(Path(__file__).resolve().parents[2])
     return kept | own | {"PYTHONPATH": os.pathsep.join([root, *filter(None, [kept.get("PYTHONPATH")])])} | more
 

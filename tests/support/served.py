@@ -1,4 +1,4 @@
-"""A server of a test: at a free port of this machine, on a thread of its own, asked over real HTTP."""
+"""A server of a test, at a free port of this machine: on a thread of its own, or a process; asked over real HTTP."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import asyncio
 import http.client
 import json
 import queue
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,12 +17,15 @@ from typing import Any, NamedTuple
 
 from limits import CHILD_SECONDS as SECONDS
 from needed import absent, missing
+from reference_files import REFERENCE
 
 import minibert
 from minibert.commands.serve import answer, listen
 from minibert.serve.app import Server
 from minibert.serve.worker import Model, model_of, names_of
 from minibert.show.live import Live, LiveServer
+
+MODEL, EMBEDDINGS = str(REFERENCE / "sentences-last-token"), "/v1/embeddings"
 
 
 def needs_server() -> None:
@@ -87,6 +93,23 @@ def served(server: Server) -> Iterator[Address]:
             end()
             thread.join(SECONDS)
         assert not thread.is_alive()
+
+
+@contextmanager
+def serving(
+    *arguments: str, models: tuple[str, ...] = (MODEL,), said: str = "sentences-last-token", path: str = EMBEDDINGS
+) -> Iterator[tuple[subprocess.Popen[str], Address]]:
+    """Start the command and wait until it prints its address."""
+    command = [sys.executable, "-m", "minibert", "serve", *models, "--port", "0", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stderr.readline()
+            ready = rf"minibert: {said} at http://127\.0\.0\.1:(\d+){path}; Ctrl-C ends it\n"
+            found = re.fullmatch(ready, line)
+            assert found, line
+            yield process, Address(int(found[1]))
+        finally:
+            process.kill()
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
+from queue import SimpleQueue
 from typing import Any
 from unittest import mock
 
@@ -54,7 +54,21 @@ def test_no_more_threads_than_blocks_and_none_for_a_single_text() -> None:
     assert started.call_count == 2 + pool.MOST_THREADS - 1
 
 
-def test_an_error_waits_for_what_is_under_way_and_begins_no_more() -> None:
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """It is set once the caller has computed its blocks and waits for a helper."""
+    begun = threading.Event()
+
+    class Ended(SimpleQueue[None]):
+        def get(self, block: bool = True, timeout: float | None = None) -> None:
+            begun.set()
+            super().get(block, timeout)
+
+    monkeypatch.setattr(pool, "SimpleQueue", Ended)
+    return begun
+
+
+def test_an_error_waits_for_what_is_under_way_and_begins_no_more(waits: threading.Event) -> None:
     """Ctrl-C and a `prefetch` that is closed wait for nothing: WITH_HELPERS_THAT_WAIT."""
     main, began, ended = threading.get_ident(), threading.Event(), list[int]()
 
@@ -63,7 +77,7 @@ def test_an_error_waits_for_what_is_under_way_and_begins_no_more() -> None:
             began.wait()
             raise ValueError
         began.set()
-        time.sleep(0.05)
+        waits.wait(CHILD_SECONDS)
         ended.append(block)
 
     with pytest.raises(ValueError):
@@ -71,7 +85,7 @@ def test_an_error_waits_for_what_is_under_way_and_begins_no_more() -> None:
     assert ended == [8]
 
 
-def test_a_late_helper_ends_no_wait_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_helper_ends_no_wait_for_another(monkeypatch: pytest.MonkeyPatch, waits: threading.Event) -> None:
     """The second helper begins while the caller waits for the block of the first."""
     main, start, late = threading.get_ident(), pool.start_new_thread, list[Any]()
     begun, returned, done = threading.Event(), threading.Event(), list[int]()
@@ -81,10 +95,10 @@ def test_a_late_helper_ends_no_wait_for_another(monkeypatch: pytest.MonkeyPatch)
     def work(block: int) -> None:
         if threading.get_ident() != main:
             begun.set()
-            returned.wait(0.1)  # meanwhile the caller computes its blocks and begins to wait
+            waits.wait(CHILD_SECONDS)
             for run, arguments in late:
                 run(*arguments)
-            returned.wait(0.1)
+            returned.wait(0.1)  # time for a wrong return
         done.append(block)
 
     help_ = pool._help
