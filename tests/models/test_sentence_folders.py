@@ -25,7 +25,6 @@ from minibert.files import reading
 from minibert.files.checkpoint import open_folder
 from minibert.models.open.binder import unread
 from minibert.models.sentences import folder as folders
-from minibert.models.sentences.folder import ODDITIES, FolderFiles, mended
 
 SETTINGS, TOKENIZER, DENSE = "sentence_bert_config.json", "tokenizer_config.json", "sentences-dense"
 CONFIG = "config_sentence_transformers.json"
@@ -104,13 +103,14 @@ def test_a_model_made_to_continue_a_text_takes_its_last_token(tmp_path: Path) ->
         assert poolings(architectures=odd) == ("mean",)
 
 
-def test_what_an_older_dense_leaves_out_has_its_default_and_each_tensor_its_use(tmp_path: Path) -> None:
-    def off(change: Any) -> float:
-        found = changed(tmp_path, DENSE, "2_Dense/config.json", change).encode("we lived")
+def test_what_older_files_leave_out_or_say_twice_and_that_each_tensor_has_its_use(tmp_path: Path) -> None:
+    def off(change: Any, file: str = "2_Dense/config.json") -> float:
+        found = changed(tmp_path, DENSE, file, change).encode("we lived")
         return float(np.abs(found - load_file(REFERENCE / DENSE / "vectors.safetensors")["1"]).max())
 
     left_out = {"bias", "activation_function", "module_input_name"}
     assert off(lambda data: {key: data[key] for key in data.keys() - left_out}) <= 2e-6
+    assert off({"word_embedding_dimension": 5}, "1_Pooling/config.json") <= 2e-6  # today's name of the width counts
     for other in ("torch.nn.Identity", "torch.nn.ReLU"):
         assert off({"activation_function": other}) > 0.01
     path = tmp_path / "model" / "2_Dense" / "model.safetensors"  # a tensor has no default, and each is used
@@ -236,29 +236,6 @@ def test_all_tensors_of_the_reference_s_folders_are_read_or_known(minilm: Path) 
             assert not unread(family, family.configure(config), open_folder(str(folder))), folder
             seen.add(model_type)
     assert seen == {*BLOCKS}
-
-
-# the oddity -> settings as they are found, and the settings of today that they mean
-FOUND: dict[str, tuple[dict[str, Any], ...]] = {  # the second in today's form
-    "a flag for each pooling": (
-        {"embedding_dimension": 8, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True,
-         "pooling_mode_max_tokens": False},
-        {"embedding_dimension": 8, "pooling_mode": ["cls", "mean"]},
-    ),
-    "the older key of a pooling's width": (
-        {"word_embedding_dimension": 8, "pooling_mode": "cls"}, {"embedding_dimension": 8, "pooling_mode": "cls"},
-        {"word_embedding_dimension": 5, "embedding_dimension": 8, "pooling_mode": "cls"},
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("oddity", ODDITIES, ids=lambda oddity: oddity.name)
-def test_an_oddity_is_read_as_the_settings_of_today(oddity: Any, tmp_path: Path) -> None:
-    assert [each.name for each in ODDITIES] == list(FOUND)
-    for settings in FOUND[oddity.name]:
-        (tmp_path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
-        files = FolderFiles(lambda name: tmp_path / name, "here")
-        assert mended(oddity.kind, files) == FOUND[oddity.name][1]
 
 
 @pytest.mark.parametrize("name", FOLDERS.split())
