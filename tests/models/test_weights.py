@@ -341,14 +341,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     *(({"lora_alpha": alpha}, " 2, ") for alpha in (10**400, 1e300, math.nan, False, "6")),
     ({"r": 10**400, "use_rslora": True}, "found 1000"),
     # tensors that do not fit
-    ({"tensors": PRODUCT | {f"{QUERY}.lora_magnitude_vector": B[:, 0].copy()}}, "is no matrix of a linear map; merge it"),
+    ({"tensors": PRODUCT | {f"{QUERY}.lora_magnitude_vector": B[:, 0].copy()}}, "is no matrix of a linear map"),
     ({"tensors": {FIRST: A, OTHER: B}}, "one of two matrices for"),
     ({"tensors": both_of(QUERY.replace("0.attention.self", "7"))}, "has no such weight; is this"),
     ({"tensors": both_of(QUERY.replace("encoder.layer", "layers"))}, "transformers has a name for this"),
     ({"tensors": PRODUCT | both_of(f"bert.{QUERY}")}, "which are one; keep one"),
     ({"tensors": PRODUCT | {"embeddings.LayerNorm.weight": B[:, 0].copy()}, "modules_to_save": ["LayerNorm"]},
      "no head has it"),
-    ({"tensors": PRODUCT | {"pooler.dense.weight": B}}, "is no matrix of a linear map"),
+    ({"tensors": PRODUCT | {"pooler.dense.weight": B}}, "is no matrix of a linear map; merge it"),
     *(({"tensors": PRODUCT | {FIRST: odd}}, says) for odd, says in (
         (A.T.copy(), r"\(16, 2\) .*\(16, 2\)"), (A[:, :8].copy(), r"\(2, 8\)"),
         (A * np.float32(np.inf), "numbers that are not finite"))),
