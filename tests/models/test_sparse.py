@@ -176,10 +176,7 @@ def test_queries_are_looked_up() -> None:
     many, one = encoder.encode_query(ROUTED * 400, prompt="", show_progress_bar=False), encoder.encode_query("we")
     assert alike(many[-4:], encoder.encode_sparse(ROUTED, task="query")) and encoder.encode_query([]) == []
     assert not many[0].ids.size and alike([one], encoder.encode_query(["we"]))
-    assert isinstance(one, SparseVector) and one.ids.dtype == np.int64 and one.weights.dtype == np.float32
     assert encoder.decode(encoder.encode_query("we lived"), 1)[0][0] == "the"
-    scores = encoder.similarity(encoder.encode_query("clouds"), encoder.encode_document(["we", "clouds"]))
-    assert scores.shape == (1, 2) and np.isfinite(scores).all()
     with pytest.raises(ValueError, match=r"^task .*'passage'"):
         encoder.encode_sparse("we", task="passage")
     encoder = opened("uses-sparse")  # without routes: one for every task; its prompt "query" is "the clouds: "
