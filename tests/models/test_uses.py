@@ -94,22 +94,15 @@ def test_scores_do_not_depend_on_neighbours_or_chunks() -> None:
     assert wide.dtype == np.float64 and np.abs(wide - encoder.predict(PAIRS)).max() <= NEIGHBOURS
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.text("we the clouds", max_size=12), max_size=12), st.none() | st.integers(1, 15), st.booleans())
-def test_rank_orders_what_predict_scores(documents: list[str], top_k: int | None, texts: bool) -> None:
-    encoder = opened("uses-reranker-logits")
-    found = encoder.rank("the clouds", documents, top_k, texts)
-    want = encoder.predict([("the clouds", text) for text in documents])
-    for each in found:
-        assert each["score"] == pytest.approx(want[each["corpus_id"]], abs=NEIGHBOURS)
-        assert list(each) == (["corpus_id", "score", "text"] if texts else ["corpus_id", "score"])
-        assert each.get("text", documents[each["corpus_id"]]) == documents[each["corpus_id"]]
+@pytest.mark.parametrize("top_k", [2, 9, None])
+def test_of_equal_documents_the_first_is_first(top_k: int | None) -> None:
+    """Scores, texts and the order of others are the library's: test_calls.py."""
+    encoder, documents = opened("uses-reranker-logits"), ["we", "the clouds", "we", "a b c d e", "we", "the clouds"]
+    found = encoder.rank("the clouds", documents, top_k)
     order = [(-each["score"], each["corpus_id"]) for each in found]
-    assert order == sorted(order) and len(order) == len(documents[:top_k]), "of equal scores the first document"
-    scored = {(documents[i], score) for score, i in order}
-    assert len(scored) == len({document for document, _ in scored}), "equal pairs have equal scores"
-    for (score, _), best in zip(order, sorted(want.tolist(), reverse=True), strict=False):
-        assert -score >= best - NEIGHBOURS
+    assert order == sorted(order) and len(order) == len(documents[:top_k]) and [*found[0]] == ["corpus_id", "score"]
+    assert len({score for score, _ in order}) == len({documents[i] for _, i in order}), "equal pairs have equal scores"
+    assert encoder.rank("the clouds", [], top_k) == []
 
 
 def sigmoid(x: Array) -> Array:
