@@ -65,7 +65,7 @@ WINGS = {
     "heads": Wing("models", "models/heads", (
         M("uses", "labels", "(ahead < longest)", "(ahead <= longest)"),
         M("calls", "labels", "if problem_type == SEVERAL or head.labels == 1 else", "if problem_type == SEVERAL else"),
-        M("prediction", "prediction", "if settings.get(key) not in (None,", "if settings.get(key) not in (0,"),
+        M("uses", "prediction", "if settings.get(key) not in (None,", "if settings.get(key) not in (0,"),
         M("heads", "heads", "head.pad_id is None and len(keep) > 1", "head.pad_id is None and len(keep) > 2"),
         M("sparse", "sparse", "np.sort(top_indices(np.abs(vector.weights)[None], most)[0])",
           "top_indices(np.abs(vector.weights)[None], most)[0]"),

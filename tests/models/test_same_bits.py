@@ -207,13 +207,11 @@ TEXTS = [text[:40] for text in many_texts(16)] + ["we lived", "", "a", LONG]
 
 
 def in_company(call: Callable[[list[str]], Any], texts: Sequence[str] = TEXTS) -> None:
-    whole = list(call([*texts]))
-    order = np.random.default_rng(0).permutation(len(texts)).tolist()
-    parts = [each for start in range(0, len(order), 7) for each in call([texts[i] for i in order[start : start + 7]])]
-    alone = [call([text])[0] for text in texts]
-    for i, text in enumerate(texts):
-        for found in (alone[i], parts[order.index(i)]):
-            assert _bits(found) == _bits(whole[i]), text
+    """Alone, and with six others."""
+    whole, order = call([*texts]), np.random.default_rng(0).permutation(len(texts)).tolist()
+    for some in (*([i] for i in order), *(order[start : start + 7] for start in range(0, len(order), 7))):
+        for i, found in zip(some, call([texts[i] for i in some]), strict=True):
+            assert _bits(found) == _bits(whole[i]), texts[i]
 
 
 def _bits(found: Any) -> Any:

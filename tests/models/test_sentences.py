@@ -162,8 +162,7 @@ def test_equal_texts_are_computed_once(value: Any, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("name", "method", "first", "given"),
     [
-        *(("sentences-prompts", each, "texts", ["we", "clouds"]) for each in ("encode", "encode_query")),
-        ("sentences-prompts", "encode_document", "texts", ["we", "clouds"]), ("late-fixed", "encode", "texts", ["we"]),
+        *(("sentences-prompts", f"encode{task}", "texts", ["we", "clouds"]) for task in ("", "_query", "_document")),
         ("uses-sparse", "encode_sparse", "texts", ["we"]), ("uses-sparse", "encode_query", "texts", "we"),
         ("uses-reranker", "predict", "pairs", ("we", "clouds")),
         ("uses-reranker", "predict", "pairs", [("we", "clouds"), ("a", "the")]),

@@ -185,16 +185,19 @@ PAIR_OF_IDS = np.array([[5, 6, 7, 8], [9, 3, 4, 10]])
 CLOSE = 5e-6  # of hidden states up to 3, one order of additions beside another; measured: 1.1e-6
 PLAIN = {"peft_type": "LORA", "r": 2, "lora_alpha": 6, "bias": "none", "target_modules": ["query"]}
 QUERY = "encoder.layer.0.attention.self.query"
-BOTH = (f"{QUERY}.lora_A.weight", f"{QUERY}.lora_B.weight")
 A, B = numbers(2, encoders.DIM, seed=1), numbers(encoders.DIM, 2, seed=2)
 
 
-def adapter(
-    folder: Path, names: tuple[str, str] = BOTH, also: Mapping[str, Array] | None = None, **settings: Any
-) -> Path:
+def both_of(path: str) -> dict[str, Array]:
+    return {f"{path}.lora_A.weight": A, f"{path}.lora_B.weight": B}
+
+
+PRODUCT = both_of(QUERY)
+
+
+def adapter(folder: Path, tensors: Mapping[str, Array] = PRODUCT, **settings: Any) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "adapter_config.json").write_text(json.dumps(PLAIN | settings), "utf-8")
-    tensors = dict(zip(names, (A, B), strict=True)) | dict(also or {})
     save_file({f"base_model.model.{name}": x for name, x in tensors.items()}, folder / "adapter_model.safetensors")
     return folder
 
@@ -219,6 +222,9 @@ def test_the_product_is_added_to_the_weight(tmp_path: Path, rslora: bool, scale:
     change_json(tmp_path / "model" / "adapter_config.json", r=3)
     with pytest.raises(CheckpointError, match=r"\(2, 16\).*\(16, 2\)"):
         minibert.load_encoder(folder)
+    (folder / "adapter_model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"no adapter_model.safetensors"):
+        minibert.load_encoder(folder)
 
 
 def test_an_adapter_alone_opens_its_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,10 +245,6 @@ def test_an_adapter_alone_opens_its_base(tmp_path: Path, monkeypatch: pytest.Mon
         minibert.load_encoder(adapter(tmp_path / "none"))
 
 
-def two(path: str) -> dict[str, Array]:
-    return {f"{path}.lora_A.weight": A, f"{path}.lora_B.weight": B}
-
-
 @pytest.mark.parametrize("said", [False, True])
 def test_the_base_s_layer_says_whether_a_product_is_transposed(tmp_path: Path, said: bool) -> None:
     """GPT-2's blocks store (in, out), its classifier (out, in); what PEFT writes is true of the last module alone."""
@@ -251,7 +253,7 @@ def test_the_base_s_layer_says_whether_a_product_is_transposed(tmp_path: Path, s
     base = encoders.write(tmp_path / "base", "gpt2", architectures=["GPT2ForSequenceClassification"], num_labels=3)
     merged(base, paths=(), **{"score.weight": score})
     settings: dict[str, Any] = dict(target_modules=["attn.c_proj", "score"], base_model_name_or_path=str(base))
-    alone = adapter(tmp_path / "alone", tuple(two(path)), scored, **settings, fan_in_fan_out=said)  # type: ignore[arg-type]
+    alone = adapter(tmp_path / "alone", both_of(path) | scored, **settings, fan_in_fan_out=said)
     found = minibert.load_encoder(alone).logits(PAIR_OF_IDS[:1])
     weight = load_file(base / "model.safetensors")["h.0.attn.c_proj.weight"] + 3 * (B @ A).T
     by_hand = merged(base, paths=(), **{"h.0.attn.c_proj.weight": weight, "score.weight": score + 3 * B[:3] @ A})
@@ -274,8 +276,8 @@ def test_the_maps_that_the_settings_name_are_changed_alone(
     tmp_path: Path, settings: dict[str, Any], blocks: tuple[int, ...]
 ) -> None:
     last = QUERY.replace(".0.", ".1.")
-    also = two(last) | two(QUERY.replace("query", "value"))
-    found = minibert.load_encoder(adapter(encoders.write(tmp_path / "model", "bert"), also=also, **settings))
+    tensors = PRODUCT | both_of(last) | both_of(QUERY.replace("query", "value"))
+    found = minibert.load_encoder(adapter(encoders.write(tmp_path / "model", "bert"), tensors, **settings))
     by_hand = merged(encoders.write(tmp_path / "merged", "bert"), paths=[(QUERY, last)[i] for i in blocks])
     assert np.abs(found(PAIR_OF_IDS) - by_hand(PAIR_OF_IDS)).max() <= CLOSE
 
@@ -286,8 +288,7 @@ def test_a_classifier_s_adapter_brings_its_head(tmp_path: Path) -> None:
     pooler = {"pooler.dense.weight": numbers(16, 16, seed=3), "pooler.dense.bias": numbers(16, seed=4)}
     head = {"classifier.weight": numbers(3, 16, seed=5), "classifier.bias": numbers(3, seed=6)}
     settings = {"modules_to_save": ["classifier", "score"], "base_model_name_or_path": str(base), "revision": "main"}
-    names = (f"bert.{BOTH[0]}", f"bert.{BOTH[1]}")
-    alone = adapter(tmp_path / "alone", names, head, task_type="SEQ_CLS", **settings)
+    alone = adapter(tmp_path / "alone", both_of(f"bert.{QUERY}") | head, task_type="SEQ_CLS", **settings)
     with pytest.raises(CheckpointError):  # the map before it is nowhere, and no other head may take its place
         minibert.load_encoder(alone).logits(PAIR_OF_IDS)
     merged(base, paths=(), **pooler)
@@ -301,18 +302,17 @@ def test_a_saved_module_is_known_by_the_end_of_its_name(tmp_path: Path) -> None:
     """As PEFT knows it: "classifier" keeps DistilBERT's pre_classifier too, without which there is no head."""
     head = {"pre_classifier.weight": numbers(16, 16, seed=3), "pre_classifier.bias": numbers(16, seed=4),
             "classifier.weight": numbers(2, 16, seed=5), "classifier.bias": numbers(2, seed=6)}  # fmt: skip
-    path = "distilbert.transformer.layer.0.attention.q_lin"
-    names = (f"{path}.lora_A.weight", f"{path}.lora_B.weight")
+    tensors = both_of("distilbert.transformer.layer.0.attention.q_lin") | head
     settings: dict[str, Any] = dict(target_modules=["q_lin"], modules_to_save=["classifier"], task_type="SEQ_CLS")
-    folder = adapter(encoders.write(tmp_path / "model", "distilbert"), names, head, **settings)
+    folder = adapter(encoders.write(tmp_path / "model", "distilbert"), tensors, **settings)
     with minibert.load_encoder(folder) as encoder:
         assert encoder.heads == ("classes",)
         assert encoder.logits(PAIR_OF_IDS).shape == (2, 2)
 
 
 def test_a_pooler_that_the_base_lacks_is_no_matter_for_encode(tmp_path: Path) -> None:
-    settings: dict[str, Any] = dict(target_modules=["query", "pooler.dense"])
-    folder = adapter(encoders.write(tmp_path / "both", "bert"), also=two("pooler.dense"), **settings)
+    base, tensors = encoders.write(tmp_path / "both", "bert"), PRODUCT | both_of("pooler.dense")
+    folder = adapter(base, tensors, target_modules=["query", "pooler.dense"])
     plain = adapter(encoders.write(tmp_path / "plain", "bert"))
     assert same_bits(minibert.load_encoder(folder)(PAIR_OF_IDS), minibert.load_encoder(plain)(PAIR_OF_IDS))
 
@@ -330,7 +330,7 @@ def test_the_tokenizer_s_files_are_all_of_one_folder(tmp_path: Path) -> None:
         minibert.load_encoder(alone).tokenize("a")
 
 
-OTHER = "encoder.layer.1.attention.self.query.lora_B.weight"
+FIRST, OTHER = f"{QUERY}.lora_A.weight", "encoder.layer.1.attention.self.query.lora_B.weight"
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"peft_type": "IA3"}, "'peft_type' .*'IA3'.*LORA"), ({"use_dora": True}, "'use_dora' .*True"),
     ({"bias": "all"}, "'bias' .*'all'"), ({"init_lora_weights": "pissa"}, "'init_lora_weights' .*'pissa'"),
@@ -341,16 +341,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     *(({"lora_alpha": alpha}, " 2, ") for alpha in (10**400, 1e300, math.nan, False, "6")),
     ({"r": 10**400, "use_rslora": True}, "found 1000"),
     # tensors that do not fit
-    ({"names": (f"{QUERY}.lora_embedding_A", f"{QUERY}.lora_embedding_B")}, "is no matrix of a linear map; merge it"),
-    ({"also": {f"{QUERY}.lora_magnitude_vector": B[:, 0].copy()}}, "which is no matrix of a linear map"),
-    ({"names": (BOTH[0], OTHER)}, "one of two matrices for"),
-    ({"names": tuple(name.replace("0.attention.self", "7") for name in BOTH)}, "has no such weight; is this"),
-    ({"names": tuple(name.replace("encoder.layer", "layers") for name in BOTH)}, "transformers has a name for this"),
-    ({"also": two(f"bert.{QUERY}")}, "which are one; keep one"),
-    ({"also": {"embeddings.LayerNorm.weight": B[:, 0].copy()}, "modules_to_save": ["LayerNorm"]}, "no head has it"),
-    ({"also": {"pooler.dense.weight": B}}, "is no matrix of a linear map"),
-    ({"also": {BOTH[0]: A.T.copy()}}, r"\(16, 2\) .*\(16, 2\)"), ({"also": {BOTH[0]: A[:, :8].copy()}}, r"\(2, 8\)"),
-    ({"also": {BOTH[0]: A * np.float32(np.inf)}}, "numbers that are not finite"),
+    ({"tensors": PRODUCT | {f"{QUERY}.lora_magnitude_vector": B[:, 0].copy()}}, "is no matrix of a linear map"),
+    ({"tensors": {FIRST: A, OTHER: B}}, "one of two matrices for"),
+    ({"tensors": both_of(QUERY.replace("0.attention.self", "7"))}, "has no such weight; is this"),
+    ({"tensors": both_of(QUERY.replace("encoder.layer", "layers"))}, "transformers has a name for this"),
+    ({"tensors": PRODUCT | both_of(f"bert.{QUERY}")}, "which are one; keep one"),
+    ({"tensors": PRODUCT | {"embeddings.LayerNorm.weight": B[:, 0].copy()}, "modules_to_save": ["LayerNorm"]},
+     "no head has it"),
+    ({"tensors": PRODUCT | {"pooler.dense.weight": B}}, "is no matrix of a linear map; merge it"),
+    *(({"tensors": PRODUCT | {FIRST: odd}}, says) for odd, says in (
+        (A.T.copy(), r"\(16, 2\) .*\(16, 2\)"), (A[:, :8].copy(), r"\(2, 8\)"),
+        (A * np.float32(np.inf), "numbers that are not finite"))),
     # settings that choose maps
     ({"target_modules": ["value"]}, "'target_modules'"), ({"target_modules": None}, "'target_modules'"),
     *((odd, "cannot be followed")
@@ -362,7 +363,3 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_other_adapters_are_refused_by_name(tmp_path: Path, asked: dict[str, Any], says: str) -> None:
     with pytest.raises(CheckpointError, match=says):
         minibert.load_encoder(adapter(encoders.write(tmp_path, "bert"), **asked))
-    (tmp_path / "adapter_model.safetensors").unlink()
-    if "names" in asked:
-        with pytest.raises(CheckpointError, match=r"adapter_model.safetensors"):
-            minibert.load_encoder(tmp_path)
