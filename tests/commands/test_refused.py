@@ -11,7 +11,7 @@ import encoders
 import pytest
 import word_models
 from checkpoints import CONVBERT, write, write_wordpiece
-from command_line import Printed, failure
+from command_line import SMALL_GPT2, Printed, failure
 from record_files import made
 from reference_files import REFERENCE
 
@@ -20,7 +20,6 @@ from minibert.cli import main
 
 RERANKER, LABELS, LATE = (str(REFERENCE / name) for name in ("uses-reranker", "uses-inference", "late-fixed"))
 DENSE, EUCLIDEAN = str(REFERENCE / "sentences-dense"), str(REFERENCE / "sentences-prompts")
-SMALL_GPT2 = str(Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words")
 # a model of twelve words, models with blocks and heads, files; each stands for its path
 TINY, GPT2, BLOCKS, CONVOLVED = "a layer", "a GPT-2", "two blocks", "a ConvBERT"
 LINES, BYTES, OUT, NOWHERE = "lines of text", "line 2 is no text", "a new folder", "./nowhere"

@@ -13,7 +13,7 @@ import encoders
 import numpy as np
 import pytest
 from checkpoints import write_byte_level
-from command_line import Patch, Printed
+from command_line import SMALL_GPT2, STUDY, Patch, Printed
 from drawn import cosine
 from limits import CHILD_SECONDS
 from served import Address, Answer, live_served
@@ -34,7 +34,6 @@ from minibert.show.live_state import read_state
 TEXT, OTHER = "we lived above", "the clouds above"
 PAIR = ("wonderfu", "wonderou")
 CLOSE = 3e-5  # error of cosines and probabilities in float32 beside float64
-SMALL_GPT2 = Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words"
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +175,7 @@ def test_the_map_is_of_the_texts_as_typed(gpt2: Live, encoder: Encoder, monkeypa
     [("gpt2-words", "banana", "a", None), ("bert-words", "banan[MASK]", "", "[SEP]")],
 )
 def test_kinds_are_of_the_weights(name: str, text: str, few: str, separator: str | None) -> None:
-    live = Live(minibert.load_encoder(SMALL_GPT2.parent / name))
+    live = Live(minibert.load_encoder(STUDY / name))
     assert live.encoder is not None
     assert live.usual_text() == ("questi[MASK]n" if separator else "wonderfu"), "with a mask to find"
     answer, ids = live.state({"text": text}), live.encoder.tokenize(text)["input_ids"][0]

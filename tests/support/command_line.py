@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from minibert.equations.input_layer import Array
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "we", "lived", "above", "the", "clouds", "dog", "bites", "man"]
 VOCAB, DIM, LONGEST = len(WORDS), 8, 16
+STUDY = Path(__file__).parents[2] / "scripts" / "study"  # has small models of letters, with their heads
+SMALL_GPT2 = str(STUDY / "gpt2-words")
 
 # the command line as it is where torch is not installed, also where it is: for a process of its own
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from minibert.cli import main; sys.exit(main())"
