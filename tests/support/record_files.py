@@ -38,13 +38,16 @@ def made(path: Path, content: bytes | str) -> Path:
     return path
 
 
+def lines(path: Path, texts: Iterable[str]) -> Path:
+    return made(path, "".join(f"{text}\n" for text in texts))
+
+
 def jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
-    return made(path, "".join(json.dumps(row) + "\n" for row in rows))
+    return lines(path, map(json.dumps, rows))
 
 
 def write_jsonl(path: Path, rows: Rows, plain: bool = False) -> None:
-    lines = [json.dumps({"id": ident, "text": text}, ensure_ascii=not plain) for ident, text in rows]
-    made(path, "".join(f"{line}\n" for line in lines))
+    lines(path, (json.dumps({"id": ident, "text": text}, ensure_ascii=not plain) for ident, text in rows))
 
 
 def write_csv(path: Path, rows: Rows) -> None:
