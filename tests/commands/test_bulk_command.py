@@ -18,7 +18,7 @@ from command_line import Patch, Printed, ran, typed
 from command_line import failure as failed
 from fake_hub import hub_of
 from killed_runs import content
-from record_files import made
+from record_files import jsonl, lines
 from reference_files import REFERENCE
 from safetensors.numpy import load_file, save_file
 
@@ -32,7 +32,7 @@ DENSE, PROMPTS, CLS = (REFERENCE / f"sentences-{name}" for name in ("dense", "pr
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    return made(tmp_path / "a.txt", "".join(f"{text}\n" for text in TEXTS))
+    return lines(tmp_path / "a.txt", TEXTS)
 
 
 def failure(capsys: Printed, *argv: object) -> str:
@@ -94,7 +94,8 @@ def test_a_model_of_the_hub(folder: Path, source: Path, tmp_path: Path, monkeypa
 
 
 def test_columns_and_formats(tmp_path: Path, capsys: Printed) -> None:
-    odd = made(tmp_path / "rows.data", '{"body": "we", "key": "x", "n": 1}\n{"body": "clouds", "key": "ä", "n": 2}\n')
+    rows = {"body": "we", "key": "x", "n": 1}, {"body": "clouds", "key": "ä", "n": 2}
+    odd = jsonl(tmp_path / "rows.data", rows)
     argv = [odd, "-o", tmp_path / "out", "-m", DENSE, "--text-column", "body", "--id-column", "key", "--format"]
     assert "the file must end in .parquet" in failure(capsys, *argv, "parquet")
     told(capsys, *argv, "parquet", "--input-format", "jsonl", "--keep")
@@ -186,15 +187,14 @@ def test_lines_in_a_log(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> 
     moments = count(1.0)  # a second goes by at every look at the clock
     monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: next(moments)))  # no other thread's
     monkeypatch.setattr(command, "EVERY", 0)
-    rows, options = made(tmp_path / "a.txt", "we lived\n" * 50), ["-m", DENSE, "--rows-per-shard", "10"]
-    lines = told(capsys, rows, "-o", tmp_path / "out", *options).splitlines()
-    assert len(lines) == 6 and lines[0] == "minibert: 10 of about 50 rows, 10 rows/s, 0:00:04 left"
-    assert lines[4] == "minibert: 50 of about 50 rows, 10 rows/s, 0:00:00 left"
+    options = "-m", DENSE, "--rows-per-shard", "10", "-o"
+    command_line = lines(tmp_path / "a.txt", ["we lived"] * 50), *options, tmp_path / "out"
+    first, *_, fifth, _ = said = told(capsys, *command_line).splitlines()
+    assert len(said) == 6 and first == "minibert: 10 of about 50 rows, 10 rows/s, 0:00:04 left"
+    assert fifth == "minibert: 50 of about 50 rows, 10 rows/s, 0:00:00 left"
     typed(monkeypatch, b"we lived\n" * 20)
-    lines = told(capsys, "-o", tmp_path / "stdin", *options).splitlines()
-    assert lines[0] == "minibert: 10 rows, 10 rows/s"
-    # a continued run counts only the rows of this run in its rate
-    for number in (3, 4):
+    assert told(capsys, *options, tmp_path / "stdin").startswith("minibert: 10 rows, 10 rows/s\n")
+    for number in (3, 4):  # a continued run counts only the rows of this run in its rate
         (tmp_path / "out" / f"vectors-0000{number}.arrow").unlink()
-    lines = told(capsys, rows, "-o", tmp_path / "out", *options).splitlines()
-    assert lines[0] == "minibert: 40 of about 50 rows, 10 rows/s, 0:00:01 left" and len(lines) == 3
+    first, _, _ = told(capsys, *command_line).splitlines()
+    assert first == "minibert: 40 of about 50 rows, 10 rows/s, 0:00:01 left"
