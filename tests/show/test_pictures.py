@@ -69,10 +69,12 @@ def test_every_picture_names_its_model(kind: str, tmp_path: Path) -> None:
 
 
 ADDENDS = {
-    "bert": ["word_embeddings", "token_type_embeddings", "position_embeddings"], "gpt2": ["wte", "wpe"],
-    "marian-encoder": ["scaled", "embed_positions"], "opt-project": ["project_in", "embed_positions"],
+    "bert": ["word_embeddings", "token_type_embeddings", "position_embeddings"],
+    "gpt2": ["wte", "wpe"],
+    "marian-encoder": ["scaled", "embed_positions"],
+    "opt-project": ["project_in", "embed_positions"],
     "deberta-v2": ["embed_proj"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ADDENDS)
