@@ -107,10 +107,10 @@ def lines_of(monkeypatch: Patch, *pieces: bytes) -> list[str]:
 
 def test_ends_and_marks_are_the_same_in_pieces_of_any_size(monkeypatch: Patch) -> None:
     """Old Macs' ends are letters, and a mark is one only at the first byte."""
-    content, want = "\ufeffa\r\r\n\ufeffb\rc\n\nd \u2028\ufeff\n".encode(), ["a\r", "\ufeffb\rc", "", "d \u2028\ufeff"]
+    content = "\ufeffa\r\r\n\ufeffb\rc\n\nd \u2028\ufeff\n".encode()
     for size in range(1, len(content) + 1):
         pieces = [content[i : i + size] for i in range(0, len(content), size)]
-        assert lines_of(monkeypatch, *pieces) == want, size
+        assert lines_of(monkeypatch, *pieces) == ["a\r", "\ufeffb\rc", "", "d \u2028\ufeff"], size
 
 
 def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(monkeypatch: Patch) -> None:
