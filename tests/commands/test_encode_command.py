@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import same_bits
-from command_line import DIM, Patch, Printed, failure, numbers, pipe, ran, typed
+from command_line import DIM, Patch, Printed, failure, numbers, ran, typed
 from record_files import made
 from reference_files import REFERENCE
 from safetensors.numpy import load, load_file
@@ -166,7 +166,7 @@ def test_embed_reads_lines_of_stdin(texts: list[str], folder: Path, monkeypatch:
 
 
 def test_lines_come_as_they_are_there_and_in_chunks_of_so_many(monkeypatch: Patch) -> None:
-    pipe(monkeypatch, b"on", b"e\ntw\xc3", b"\xb6\r", b"\nthree\nfour\nfive\n", b"s", b"ix")
+    typed(monkeypatch, b"on", b"e\ntw\xc3", b"\xb6\r", b"\nthree\nfour\nfive\n", b"s", b"ix")
     assert list(arriving_texts(STDIN)) == [["one"], ["twö", "three", "four", "five"], ["six"]]
 
 

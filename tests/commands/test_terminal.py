@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import word_models
 from checkpoints import BERT, WORDS, write, write_index, write_vocab
-from command_line import Patch, Printed, failure, pipe, ran, typed
+from command_line import Patch, Printed, failure, ran, typed
 from hypothesis import given
 from hypothesis import strategies as st
 from record_files import made
@@ -45,11 +45,6 @@ def hostile_key(folder: Path) -> list[object]:
     return ["verify", folder, "--against", folder / "port.safetensors"]
 
 
-def file_of(path: Path, text: str) -> Path:
-    path.parent.mkdir()
-    return made(path, text)
-
-
 BLOCKS = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 HOSTILE: dict[str, Callable[[Path], list[object]]] = {
     "type": lambda folder: ["info", write(folder, {**BERT, "model_type": TRAP})],
@@ -58,13 +53,13 @@ HOSTILE: dict[str, Callable[[Path], list[object]]] = {
     "text": lambda folder: ["similar", "we", f"lived{TRAP}", "-m", DENSE],
     "beginning": lambda folder: ["next", f"we{TRAP}", "-k", 260, "-m", word_models.write(folder, "gpt2")],  # all bytes
     "line": lambda folder: [
-        "similar", "we", "--file", file_of(folder / "lines", f"above{TRAP}\nthe\n".replace("\r", "\x08")), "-m", DENSE
+        "similar", "we", "--file", made(folder / "lines", f"above{TRAP}\nthe\n".replace("\r", "\x08")), "-m", DENSE
     ],
     "folder": lambda folder: ["explain", "we", "-m", folder / f"{TRAP} of mine"],
     "output": lambda folder: ["embed", "we", "-m", write_vocab(write(folder)), "-o", folder / f"{TRAP}.npy"],
     "key": hostile_key,
     "row": lambda folder: [
-        "bulk", file_of(folder / f"{TRAP}.jsonl", json.dumps({"id": 1, "text": 7})), "-o", folder / "made", "-m", DENSE,
+        "bulk", made(folder / f"{TRAP}.jsonl", json.dumps({"id": 1, "text": 7})), "-o", folder / "made", "-m", DENSE,
     ],
     "command": lambda folder: [TRAP],
     "option": lambda folder: ["info", f"--{TRAP}"],
@@ -78,7 +73,7 @@ def test_nothing_in_files_is_obeyed(
 ) -> None:
     for module in (common, answers):
         monkeypatch.setattr(module, "coloured", lambda: styled)
-    main([*map(str, HOSTILE[name](tmp_path / "made"))])
+    main([*map(str, HOSTILE[name](tmp_path))])
     printed = "".join(capsys.readouterr())
     assert obeyed(printed) == []
     assert SHOWN in printed.replace(r"\x08", r"\r").replace(r"\\", "\\")  # it was there; repr doubles the backslash
@@ -101,7 +96,7 @@ def test_any_text_is_harmless_and_plain_words_stay(text: str) -> None:
 
 
 def lines_of(monkeypatch: Patch, *pieces: bytes) -> list[str]:
-    pipe(monkeypatch, *pieces)
+    typed(monkeypatch, *pieces)
     return [line for lines in arriving_texts(STDIN) for line in lines]
 
 

@@ -66,10 +66,6 @@ class Drops(io.BytesIO):
         return self.pieces.pop(0) if self.pieces else b""
 
 
-def typed(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    """Let stdin hold this. Its errors are those of Python's own in the C locale."""
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8", "surrogateescape"))
-
-
-def pipe(monkeypatch: pytest.MonkeyPatch, *pieces: bytes) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Drops(*pieces), "utf-8"))
+def typed(monkeypatch: pytest.MonkeyPatch, *pieces: bytes) -> None:
+    """Let stdin give this. Its errors are those of Python's own in the C locale."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Drops(*pieces), "utf-8", "surrogateescape"))
