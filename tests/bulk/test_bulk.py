@@ -23,7 +23,7 @@ from killed_runs import content
 from many_texts import many_texts
 from numpy.typing import NDArray
 from pyarrow import dataset, parquet
-from record_files import jsonl, lines, made
+from record_files import jsonl, lines, made, rewritten
 from reference_files import REFERENCE
 
 import minibert
@@ -367,18 +367,6 @@ def test_damage_is_found(form: str, model: Path, tmp_path: Path) -> None:
     for read in (stored.check_folder, StoredVectors):
         with pytest.raises(ValueError, match=f"{out}"):
             read(out)
-
-
-def rewritten(path: Path, table: Any = lambda found: found, metadata: bytes | None = None, **said: Any) -> None:
-    """Write a shard as another program may: its rows or its metadata changed."""
-    form, before = path.suffix[1:], stored.metadata_of(path)
-    found = table(dataset.dataset(path, format=form).to_table())
-    found = found.replace_schema_metadata({stored.KEY: metadata or json.dumps({**before, **said})})
-    if form == "arrow":
-        with pa.ipc.new_file(path, found.schema) as writer:
-            writer.write_table(found)
-    else:
-        parquet.write_table(found, path)
 
 
 # what is done to four shards, x(0) to x(3), beside y, those of another model; the shard that is named; and its fault
