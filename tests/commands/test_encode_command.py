@@ -102,14 +102,10 @@ def test_similar_finds_the_nearest_lines(minilm: Path, tmp_path: Path, capsys: P
     monkeypatch.setattr("minibert.models.run.pipeline.TextPipeline.chunk", 64)
     eggs, forgot = "How do I boil an egg?", "I forgot my login credentials"
     lines = [*[eggs, ""] * 50, "Reset the password ", *["eggs"] * 90, forgot]
-    file = made(tmp_path / "lines.txt", "\n".join(lines))
-    similar = "similar", "-m", minilm, "How do I reset my password?", "--file", file
-    found = ran(capsys, *similar, "-k", "4")[0].splitlines()
+    similar = "similar", "-m", minilm, "How do I reset my password?", "-k", "4", "--file"
+    found = ran(capsys, *similar, made(tmp_path / "lines.txt", "\n".join(lines)))[0].splitlines()
     assert [line[7:] for line in found] == ["Reset the password ", forgot, eggs, eggs]
     assert found[1][:5] == "0.678" and found[0] > found[1] > found[2]
-    for empty in ("", "\n\n"):
-        made(file, empty)
-        assert failure(capsys, *similar) == f"{file}: expected texts, one on each line, found none"
 
 
 @pytest.mark.parametrize("name", ["uses-sparse", "uses-sparse-router"])

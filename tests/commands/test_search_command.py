@@ -217,8 +217,7 @@ def test_a_model_that_is_gone_or_elsewhere(tmp_path: Path, capsys: Printed, monk
 
 
 def test_questions_that_are_refused(dense: Path, tmp_path: Path, capsys: Printed) -> None:
-    file = made(tmp_path / "q", b"we\n\xff\n")
-    assert failure(capsys, dense, "--questions", file).startswith(f"line 2 of {file} is not UTF-8 (")
+    file = tmp_path / "q"
     for wrong in (["--questions", file, "a"], ["-k", "3"]):
         assert "give questions as arguments, or a file" in failure(capsys, dense, *wrong)
     for empty in (b"", b"\n \n"):
