@@ -101,20 +101,18 @@ def test_equal_scores_stand_in_the_order_of_the_rows(tmp_path: Path, capsys: Pri
 
 @pytest.mark.parametrize("name", ["q.txt", "q.jsonl", "q.parquet", "questions", "-"])
 def test_questions_from_a_file(name: str, dense: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "QUESTIONS", 3)  # a chunk ends in the middle
     questions = [f"{QUESTION} {text}" for text in TEXTS[:7]]
     want = found(capsys, dense, "-k", "2", *questions)
     assert [each["question"] for each in want] == questions
-    lines, file = "\n\n".join(questions) + "\n  \n", "-" if name == "-" else tmp_path / name
-    if file == "-":
-        typed(monkeypatch, lines.encode())
-    elif name.endswith(".jsonl"):
-        rows(file, questions)
-    elif name.endswith(".parquet"):
-        write_parquet(file, [(str(i), text) for i, text in enumerate(questions)])
-    else:
-        made(file, lines)
-    got = found(capsys, dense, "-k", "2", "--questions", file)
+    lines = "\n\n".join(questions) + "\n  \n"
+    typed(monkeypatch, lines.encode())
+    made(Path("q.txt"), lines)
+    made(Path("questions"), lines)
+    rows(Path("q.jsonl"), questions)
+    write_parquet(Path("q.parquet"), [*enumerate(questions)])
+    got = found(capsys, dense, "-k", "2", "--questions", name)
     assert [each["question"] for each in got] == questions
     for one, other in zip(got, want, strict=True):  # computed beside other questions
         assert [each["text"] for each in one["results"]] == [each["text"] for each in other["results"]]

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import word_models
-from checkpoints import BERT, WORDS, write, write_index, write_vocab
+from checkpoints import BERT, WORDS, write, write_shards, write_vocab
 from command_line import Patch, Printed, failure, ran, typed
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,15 +164,12 @@ def test_no_file_of_a_model_is_written_over(tmp_path: Path, capsys: Printed) -> 
     """Of a model in three files, one of which nothing here reads, with a dense layer in a folder below."""
     model, link = shutil.copytree(DENSE, tmp_path / "model"), tmp_path / "link.npy"
     weights = load_file(model / "model.safetensors")
-    parts = {name: "input" if name.startswith("embeddings.") else "blocks" for name in weights}
-    parts["pooler.dense.weight"] = "rest"
-    for part in ("input", "blocks", "rest"):
-        save_file({name: weights[name] for name in parts if parts[name] == part}, model / f"{part}.safetensors")
-    write_index(model, {name: f"{part}.safetensors" for name, part in parts.items()})
-    (model / "model.safetensors").unlink()
+    rest = {"pooler.dense.weight": weights.pop("pooler.dense.weight")}
+    layer = {name: weights.pop(name) for name in [*weights] if name.startswith("embeddings.")}
+    write_shards(model, json.loads((model / "config.json").read_text("utf-8")), [layer, weights, rest])
     before = {path: path.read_bytes() for path in model.rglob("*.*")}
     for name in (
-        "rest.safetensors", "blocks.safetensors", "input.safetensors", "2_Dense/model.safetensors", "config.json",
+        *(f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)), "2_Dense/model.safetensors", "config.json",
         "model.safetensors.index.json", "modules.json", "1_Pooling/config.json", "2_Dense/config.json",
         "tokenizer.json",
     ):  # fmt: skip
