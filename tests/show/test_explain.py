@@ -209,11 +209,6 @@ def test_the_command_prints_a_block(tmp_path: Path, capsys: Printed) -> None:
     assert out.startswith("block 1 of 2 of bert -> (1, 12, 16)\n  head 2 of 4")
 
 
-def told_of(folder: Path) -> dict[str, str]:
-    with minibert.load(folder) as layer:
-        return facts(layer)
-
-
 BERT, GPT2 = encoders.config("bert"), encoders.config("gpt2", n_inner=None)
 QWEN3 = encoders.config("qwen3")
 NAMED = encoders.tensors(BERT)
@@ -234,7 +229,7 @@ COUNT = sum(key.startswith(("transformer.h.", "transformer.ln_f.")) for key in P
     (BERT | {"add_cross_attention": True}, NAMED, "not available: config.json: .*add_cross_attention", None),
 ])  # fmt: skip
 def test_what_is_told(config: Any, tensors: Any, blocks: str, on_disk: str | None, tmp_path: Path) -> None:
-    told = told_of(checkpoints.write(tmp_path, config, tensors))
+    told = facts(minibert.load(checkpoints.write(tmp_path, config, tensors)))
     assert re.match(blocks, told["blocks"])
     assert on_disk is None if "blocks on disk" not in told else told["blocks on disk"].endswith(str(on_disk))
 
@@ -244,10 +239,10 @@ def test_shards_that_are_not_opened_stay_so_and_a_type_without_blocks_has_none(t
     second = {key: array for key, array in NAMED.items() if key not in first}
     folder = checkpoints.write_shards(tmp_path, BERT, [first, second])
     (folder / "model-00002-of-00002.safetensors").unlink()
-    assert told_of(folder)["blocks on disk"].endswith(
+    assert facts(minibert.load(folder))["blocks on disk"].endswith(
         " in 16 tensors; 32 tensors in all, some in files not opened for this"
     )
-    told = told_of(REFERENCE / "xlnet")
+    told = facts(minibert.load(REFERENCE / "xlnet"))
     assert told["blocks"] == "not computed: minibert knows only the input layer of xlnet"
     assert "blocks on disk" not in told
 
