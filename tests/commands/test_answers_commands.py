@@ -69,7 +69,7 @@ def test_token_vectors_are_printed_and_written(capsys: Printed, tmp_path: Path) 
         found, want = [numbers(part) for part in out.removesuffix("\n\n").split("\n\n")], method(LATE_TEXTS)
         assert [len(each) for each in found] == [len(each) for each in want]
         assert all(np.allclose(*each, 0, SAME) for each in zip(found, want, strict=True)), more
-    path = tmp_path / "vectors.safetensors"
+    path = tmp_path / "vectors.safetensors"  # of the queries, as the last ones above
     ran(capsys, "encode", "-m", LATE, "-o", path, *more, *LATE_TEXTS)
     found = load_file(path)
     assert found["offsets"].tolist() == [0, 12, 24, 36]
