@@ -32,13 +32,13 @@ CLOSE = 2e-5  # share of the largest logit, float32 traces; measured 2e-6 at mos
 CHANCE = 1e-5  # error of a page's probabilities and shares in float32: measured 4e-7
 
 
-def taken_apart(encoder: Encoder, name: str, ids: Array = IDS) -> tuple[Shares, Array, Array]:
+def taken_apart(encoder: Encoder, name: str) -> tuple[Shares, Array, Array]:
     """The shares of all labels, which labels, and the logits (rows, labels)."""
     head = encoder.head(name)
-    trace = encoder.trace(ids, head=name)
+    trace = encoder.trace(IDS, head=name)
     logits = trace["logits"].reshape(-1, head.labels)
     labels = np.tile(np.arange(head.labels)[::-1], (len(logits), 1))
-    return logit_shares(encoder, ids, trace, head, labels), labels, logits
+    return logit_shares(encoder, IDS, trace, head, labels), labels, logits
 
 
 @pytest.mark.parametrize("case", HEAD_CASES, ids=lambda case: case.name)
