@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 from itertools import chain, product, repeat
@@ -15,6 +14,7 @@ import pytest
 from command_line import Patch, Printed, failure, ran
 from killed_runs import KILLED, content, run
 from many_texts import many_texts
+from record_files import jsonl
 
 from minibert.bulk import job
 
@@ -28,9 +28,7 @@ def source(place: Path) -> Path:
     """Rows, some of them bad, two at a shard's end; all short."""
     texts = [" ".join(text.split())[:60] for text in many_texts(ROWS, seed=1)]
     rows = [{"id": i, "text": None if i in (5, 22, 23, 42) else text} for i, text in enumerate(texts)]
-    path = place / "a.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return jsonl(place / "a.jsonl", rows)
 
 
 def command(model: Path, source: Path, *more: object) -> list[str]:

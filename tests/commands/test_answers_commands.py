@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import word_models
 from command_line import Patch, Printed, failure, numbers, ran, typed
-from record_files import jsonl, made
+from record_files import jsonl, lines
 from reference_files import REFERENCE
 from safetensors.numpy import load_file
 
@@ -41,9 +41,9 @@ LATE = str(REFERENCE / "late-fixed")
 def test_empty_lines_are_skipped_and_counted(command: tuple[str, ...], monkeypatch: Patch, capsys: Printed) -> None:
     name, model, *rest = command
     argv, printed = (name, "-m", REFERENCE / model, *rest), []
-    for lines, said in ((b"we\nclouds!\n", ""), (b"we\n\nclouds!\n", "minibert: 1 empty line skipped\n"),
-                        (b"\nwe\n \t\r\nclouds!\n\n", "minibert: 3 empty lines skipped\n")):  # fmt: skip
-        typed(monkeypatch, lines)
+    for typed_lines, said in ((b"we\nclouds!\n", ""), (b"we\n\nclouds!\n", "minibert: 1 empty line skipped\n"),
+                              (b"\nwe\n \t\r\nclouds!\n\n", "minibert: 3 empty lines skipped\n")):  # fmt: skip
+        typed(monkeypatch, typed_lines)
         out, err = ran(capsys, *argv)
         assert err == said
         printed.append(out)
@@ -63,14 +63,14 @@ SHOWN = 6e-4  # of scores with three digits
 
 def test_token_vectors_are_printed_and_written(capsys: Printed, tmp_path: Path) -> None:
     encoder = minibert.load_encoder(LATE)
-    for task in (None, "query", "document"):
-        out, _ = ran(capsys, "encode", "-m", LATE, *LATE_TEXTS, *(["--task", task] if task else []))
-        want = encoder.encode(LATE_TEXTS) if task is None else getattr(encoder, f"encode_{task}")(LATE_TEXTS)
-        found = [numbers(part) for part in out.removesuffix("\n\n").split("\n\n")]
+    for more, method in (([], encoder.encode), (["--task", "document"], encoder.encode_document),
+                         (["--task", "query"], encoder.encode_query)):  # fmt: skip
+        out, _ = ran(capsys, "encode", "-m", LATE, *LATE_TEXTS, *more)
+        found, want = [numbers(part) for part in out.removesuffix("\n\n").split("\n\n")], method(LATE_TEXTS)
         assert [len(each) for each in found] == [len(each) for each in want]
-        assert all(np.allclose(*each, 0, SAME) for each in zip(found, want, strict=True)), task
-    path, want = tmp_path / "vectors.safetensors", minibert.load_encoder(LATE).encode_query(LATE_TEXTS)
-    ran(capsys, "encode", "-m", LATE, "-o", path, "--task", "query", *LATE_TEXTS)
+        assert all(np.allclose(*each, 0, SAME) for each in zip(found, want, strict=True)), more
+    path = tmp_path / "vectors.safetensors"  # of the queries, as the last ones above
+    ran(capsys, "encode", "-m", LATE, "-o", path, *more, *LATE_TEXTS)
     found = load_file(path)
     assert found["offsets"].tolist() == [0, 12, 24, 36]
     assert np.allclose(found["embeddings"], np.concatenate(want), 0, SAME)
@@ -78,7 +78,7 @@ def test_token_vectors_are_printed_and_written(capsys: Printed, tmp_path: Path) 
 
 @pytest.mark.parametrize(("command", "model"), [("rank", LOGITS), ("rank", LATE), ("similar", LATE)])
 def test_lines_in_the_order_of_their_scores(command: str, model: str, tmp_path: Path, capsys: Printed) -> None:
-    file = made(tmp_path / "a.txt", "\n".join(LINES))
+    file = lines(tmp_path / "a.txt", LINES)
     for k, more in ((len(LINES), []), (3, ["-k", "3", "--threads", "1"])):
         out, err = ran(capsys, command, "the clouds", "--file", file, "-m", model, *more)
         want = minibert.load_encoder(model).rank("the clouds", LINES, k, return_documents=True)
@@ -93,8 +93,7 @@ def test_a_table_of_late_interaction(capsys: Printed) -> None:
     out = ran(capsys, "similar", "the clouds", "we lived", "-m", LATE)[0].splitlines()
     encoder, texts = minibert.load_encoder(LATE), ["the clouds", "we lived"]
     want = encoder.similarity(encoder.encode_query(texts), encoder.encode_document(texts))
-    found = np.array([[float(number) for number in line.split()[1:3]] for line in out[1:]])
-    assert np.abs(found - want).max() <= SHOWN
+    assert np.abs(np.array([line.split()[1:3] for line in out[1:]], float) - want).max() <= SHOWN
 
 
 def test_info(capsys: Printed) -> None:
@@ -115,20 +114,19 @@ def test_info(capsys: Printed) -> None:
 
 def test_each_text_is_printed_above_its_answers(tmp_path: Path, capsys: Printed) -> None:
     """What `bars` makes of them is held below."""
-    bert, gpt2 = (word_models.write(tmp_path / name, name) for name in ("bert", "gpt2"))
-    texts = ["we [MASK] above", "[MASK] the [MASK]"]
-    with minibert.load_encoder(bert) as encoder:
-        (one,), (first, second) = ([_bars(words) for words in masks] for masks in encoder.fill(texts, k=3))
-    want = [texts[0], *one, "", texts[1], "mask 1", *first, "mask 2", *second, ""]
-    assert ran(capsys, "fill", "-m", bert, "-k", "3", *texts) == ("\n".join(want), "") and len(want) == 15
-    with minibert.load_encoder(gpt2) as encoder:
-        one, other = (_bars(words, '"') for words in encoder.next_words(["we", "the dog"]))
-    want = ["we", *one, "", "the dog", *other, ""]
-    assert ran(capsys, "next", "we", "the dog", "-m", gpt2) == ("\n".join(want), "") and len(want) == 14
-    labels = minibert.load_encoder(LABELS).classify(["the clouds", "we"], 2)
-    one, other = (answers.bars([(each.label, each.probability) for each in label]) for label in labels)
-    want = ["the clouds", *one, "", "we", *other, ""]
-    assert ran(capsys, "classify", "the clouds", "we", "-m", LABELS, "-k", "2") == ("\n".join(want), "")
+    bert, gpt2 = (minibert.load_encoder(word_models.write(tmp_path / name, name)) for name in ("bert", "gpt2"))
+    masked, texts = ["we [MASK] above", "[MASK] the [MASK]"], ["we", "the dog"]
+    (one,), (first, second) = ([_bars(words) for words in masks] for masks in bert.fill(masked, k=3))
+    want = [masked[0], *one, "", masked[1], "mask 1", *first, "mask 2", *second, ""]
+    assert ran(capsys, "fill", "-m", tmp_path / "bert", "-k", "3", *masked) == ("\n".join(want), "")
+    labels = minibert.load_encoder(LABELS).classify(texts, 2)
+    for command, found in (
+        (["next", "-m", tmp_path / "gpt2"], [_bars(words, '"') for words in gpt2.next_words(texts)]),
+        (["classify", "-k", "2", "-m", LABELS],
+         [answers.bars([(each.label, each.probability) for each in label]) for label in labels]),
+    ):  # fmt: skip
+        want = [texts[0], *found[0], "", texts[1], *found[1], ""]
+        assert ran(capsys, *command, *texts) == ("\n".join(want), ""), command
 
 
 def _bars(words: list[Prediction], quote: str = "") -> list[str]:
@@ -170,12 +168,12 @@ ASKED: dict[str, Any] = {"prompts": {"document": "above ", "query": "we "}, "tru
 
 def test_a_search_has_the_options_of_bulk(tmp_path: Path, capsys: Printed) -> None:
     """One that forgets them has queries of another width; one that forgets a prompt has other scores."""
-    source, out = made(tmp_path / "a.txt", "\n".join(TEXTS)), tmp_path / "out"
-    bulk = ["bulk", source, "-o", out, "-m", DENSE, *OPTIONS, "--default-prompt-name", "document"]
-    ran(capsys, *bulk, "--similarity-fn-name", "dot")
+    source, out = lines(tmp_path / "a.txt", TEXTS), tmp_path / "out"
+    bulk = "bulk", source, "-o", out, "-m", DENSE
+    ran(capsys, *bulk, *OPTIONS, "--default-prompt-name", "document", "--similarity-fn-name", "dot")
     asked = ASKED | {"default_prompt_name": "document", "similarity_fn_name": "dot"}
     assert StoredVectors(out).meta["options"] == asked
-    assert "was made with options {" in failure(capsys, "bulk", source, "-o", out, "-m", DENSE)
+    assert "was made with options {" in failure(capsys, *bulk)
     encoder = minibert.load_encoder(DENSE, **asked)
     vectors = encoder.encode(TEXTS)
     assert np.abs(np.concatenate([*StoredVectors(out).blocks()]) - vectors).max() <= OF_LENGTH_1
@@ -191,7 +189,7 @@ def test_a_search_has_the_options_of_bulk(tmp_path: Path, capsys: Printed) -> No
 @pytest.mark.parametrize(("given", "measure"), [([], "euclidean"), (["--similarity-fn-name", "dot"], "dot")])
 def test_similar_takes_them(given: list[str], measure: str, tmp_path: Path, capsys: Printed) -> None:
     encoder = minibert.load_encoder(PROMPTS, similarity_fn_name=measure, **ASKED)
-    file = made(tmp_path / "lines", TEXTS[0] + "\n")
+    file = lines(tmp_path / "lines", TEXTS[:1])
     out, _ = ran(capsys, "similar", "-m", PROMPTS, "the clouds", "--file", file, *OPTIONS, *given)
     want = encoder.similarity(encoder.encode_query("the clouds"), encoder.encode_document(TEXTS[0]))[0, 0]
     assert out == f"{want:.3f}  {TEXTS[0]}\n"
@@ -201,19 +199,15 @@ WHY_LINES = ["we lived above", "the clouds", "a man", "we"]
 PAIR = re.compile(r"(\S+) ~ (\S+) ([+-]\d\.\d{4,})")
 
 
-@pytest.fixture
-def why_lines(tmp_path: Path) -> Path:
-    return made(tmp_path / "lines.txt", "".join(f"{line}\n" for line in WHY_LINES))
-
-
 def check(line: str, split: SimilarityPairs) -> None:
     want = [f"{one} ~ {other} {adds:+.4f}" for one, other, adds in split.largest(3) if adds]
     assert line == "   ".join(want) and want
 
 
 @pytest.mark.parametrize(("command", "model"), [("similar", SEARCHED), ("similar", LATE), ("rank", LATE)])
-def test_each_result_has_its_pairs(command: str, model: str, why_lines: Path, capsys: Printed) -> None:
-    argv, indent = (command, "we lived", "--file", why_lines, "-m", model), " " * (9 if command == "rank" else 7)
+def test_each_result_has_its_pairs(command: str, model: str, tmp_path: Path, capsys: Printed) -> None:
+    argv = command, "we lived", "--file", lines(tmp_path / "lines.txt", WHY_LINES), "-m", model
+    indent = " " * (9 if command == "rank" else 7)
     out, plain = ran(capsys, *argv, "--why")[0].splitlines(), ran(capsys, *argv)[0].splitlines()
     assert out[::2] == plain and len(out) == 2 * len(WHY_LINES)
     with minibert.load_encoder(model) as encoder:
@@ -247,7 +241,7 @@ def test_search_says_why(model: str, more: list[str], tmp_path: Path, capsys: Pr
     (CLS, [], "that of the first token alone"),
 ])  # fmt: skip
 def test_a_similarity_that_is_no_sum_is_refused(
-    model: str, more: list[str], wrong: str, why_lines: Path, tmp_path: Path, capsys: Printed
+    model: str, more: list[str], wrong: str, tmp_path: Path, capsys: Printed
 ) -> None:
-    ran(capsys, "bulk", why_lines, "-o", tmp_path / "out", "-m", model, *more)
+    ran(capsys, "bulk", lines(tmp_path / "lines.txt", WHY_LINES), "-o", tmp_path / "out", "-m", model, *more)
     assert wrong in failure(capsys, "search", tmp_path / "out", "we", "--why")

@@ -6,20 +6,18 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
-from unittest.mock import Mock
+from unittest import mock
 
 import numpy as np
 import pytest
-from command_line import DIM, LONGEST, VOCAB, WORDS, Patch, Printed, failure, numbers, ran
+from command_line import DIM, LONGEST, SMALL_GPT2, VOCAB, WORDS, Patch, Printed, failure, numbers, ran
 from fake_hub import refused, use
 from limits import CHILD_SECONDS
 from reference_files import REFERENCE
-from safetensors.numpy import load_file
-from served import SECONDS, Address
+from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert import cli
@@ -46,33 +44,25 @@ def test_help_has_an_example(command: str, capsys: Printed) -> None:
             assert ran(capsys, argument)[0] == f"minibert {minibert.__version__}\n"
 
 
-@pytest.mark.parametrize("name", ["info", "verify", "extract"])
-def test_a_command_about_a_model_takes_it_as_its_argument(name: str, folder: Path, tmp_path: Path) -> None:
-    more = {"extract": ["-o", "OUT"], "verify": ["--save", str(tmp_path / "x.safetensors")]}.get(name, [])
-    named, model = [str(folder)], ["--model", str(folder)]
-    for i, arguments in enumerate(([*named, *more], [*more, *named], [*more, "-m", *named], [*model, *more])):
-        assert main([name, *(str(tmp_path / f"out{i}") if word == "OUT" else word for word in arguments)]) == 0
+def test_a_command_about_a_model_takes_it_as_its_argument(folder: Path, capsys: Printed) -> None:
+    ways = ([folder, "--json"], ["--json", folder], ["--json", "-m", folder], ["--model", folder, "--json"])
+    assert len({ran(capsys, "info", *arguments) for arguments in ways}) == 1
 
 
 def test_the_only_side_there_is_needs_no_name(tmp_path: Path, capsys: Printed) -> None:
     """With Whisper's folder, and with the folder that `extract` makes of it."""
-    whisper = REFERENCE / "whisper"
-    ran(capsys, "extract", whisper, "-o", tmp_path / "made")
-    for folder in (whisper, tmp_path / "made"):
+    ran(capsys, "extract", REFERENCE / "whisper", "-o", tmp_path / "made")
+    for folder in (REFERENCE / "whisper", tmp_path / "made"):
         assert "family            whisper\n" in ran(capsys, "info", folder)[0]
         assert minibert.load(folder).side == "decoder"
-        assert "side must be 'decoder'" in failure(capsys, "info", folder, "--side", "encoder")
 
 
 def test_texts_may_stand_anywhere_and_begin_with_a_dash(folder: Path, capsys: Printed) -> None:
     ways = (
-        "dog man --threads 1 --pooling max --normalize",
-        "--threads 1 dog --pooling max man --normalize",
-        "--threads 1 --pooling max dog --normalize man",
-        "--normalize --threads=1 --pooling=max -- dog man",
-    )
-    outs = [ran(capsys, "embed", "-m", folder, *arguments.split())[0] for arguments in ways]
-    assert outs[0] and len(set(outs)) == 1
+        "dog man --threads 1 --pooling max --normalize", "--threads 1 dog --pooling max man --normalize",
+        "--threads 1 --pooling max dog --normalize man", "--normalize --threads=1 --pooling=max -- dog man",
+    )  # fmt: skip
+    assert len({ran(capsys, "embed", "-m", folder, *arguments.split())[0] for arguments in ways}) == 1
     for arguments in (["-5 dog"], ["--", "-dog"], ["-7"]):
         out, _ = ran(capsys, "embed", "-m", folder, *arguments)
         assert np.array_equal(numbers(out), minibert.load(folder).embed(arguments[-1:]))
@@ -145,7 +135,7 @@ def test_a_reader_that_leaves_is_no_error(folder: Path) -> None:
     (ValueError(), 1, "minibert: error: ValueError\n"), (MemoryError(), 1, "minibert: error: MemoryError\n"),
 ])  # fmt: skip
 def test_no_traceback(error: BaseException, code: int, message: str, monkeypatch: Patch, capsys: Printed) -> None:
-    monkeypatch.setattr("minibert.models.open.load.open_model", Mock(side_effect=error))
+    monkeypatch.setattr("minibert.models.open.load.open_model", mock.Mock(side_effect=error))
     assert main(["info"]) == code
     assert capsys.readouterr() == ("", message)
 
@@ -202,16 +192,13 @@ def test_info_of_a_real_model(minilm: Path, capsys: Printed) -> None:
 
 
 def test_info_of_a_tiny_model(folder: Path, capsys: Printed) -> None:
-    from safetensors.numpy import save_file
-
     narrow = {name: array.astype(np.float16) for name, array in load_file(folder / "model.safetensors").items()}
     save_file(narrow, folder / "model.safetensors")
+    (folder / "vocab.txt").unlink()
     out, _ = ran(capsys, "info", "--model", folder)
     rows, vectors = VOCAB + LONGEST + 2, 2
-    assert "stored as F16, computed in float32\n" in out
     assert f"  {(rows + vectors) * DIM * 2} bytes in 5 tensors, of " in out
-    (folder / "vocab.txt").unlink()
-    assert "tokenizer         none: " in ran(capsys, "info", "--model", folder)[0]
+    assert "stored as F16, computed in float32\n" in out and "tokenizer         none: " in out
 
 
 def test_plot_writes_a_picture(folder: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
@@ -226,26 +213,6 @@ def test_plot_writes_a_picture(folder: Path, tmp_path: Path, monkeypatch: Patch,
 # -- explain --live -----------------------------------------------------------------------------------------------
 
 
-SMALL_GPT2 = str(Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words")
-
-
-@pytest.mark.usefixtures("heard")
-def test_it_says_where_the_page_is_and_ctrl_c_ends_it() -> None:
-    command = [sys.executable, "-m", "minibert", "explain", "--live", "--no-browser", "-m", SMALL_GPT2, "beautifu"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            line = process.stderr.readline()
-            found = re.fullmatch(r"minibert: http://127\.0\.0\.1:(\d+)(/\?token=[\w-]{20,})  Ctrl-C ends it\n", line)
-            assert found, line
-            page = Address(int(found[1])).ask(found[2])
-            assert page.status == 200 and b"beautifu" in page.body
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=SECONDS)
-        finally:
-            process.kill()
-    assert (out, err) == ("", "") and process.returncode in (0, 130)
-
-
 def test_a_model_without_a_head_is_named(minilm: Path, capsys: Printed, monkeypatch: Patch) -> None:
     monkeypatch.setattr(LiveServer, "serve_forever", lambda self: None)
     for folder, told in ((minilm, True), (SMALL_GPT2, False)):
@@ -257,11 +224,8 @@ def test_a_model_without_a_head_is_named(minilm: Path, capsys: Printed, monkeypa
                                               ({"DISPLAY": ":0", "SSH_CONNECTION": "1 2 3 4"}, False)])  # fmt: skip
 def test_a_browser_opens_only_where_one_can(given: dict[str, str], opens: bool, monkeypatch: Patch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    assert explain.has_browser() == opens
+    with mock.patch.dict(os.environ, given, clear=True):
+        assert explain.has_browser() == opens
 
 
 PAGE = Path(__file__).parents[2] / "scripts/site/pages/api/commands.md"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import same_bits
-from command_line import DIM, Patch, Printed, failure, numbers, pipe, ran, typed
+from command_line import DIM, Patch, Printed, failure, numbers, ran, typed
 from record_files import made
 from reference_files import REFERENCE
 from safetensors.numpy import load, load_file
@@ -102,14 +102,10 @@ def test_similar_finds_the_nearest_lines(minilm: Path, tmp_path: Path, capsys: P
     monkeypatch.setattr("minibert.models.run.pipeline.TextPipeline.chunk", 64)
     eggs, forgot = "How do I boil an egg?", "I forgot my login credentials"
     lines = [*[eggs, ""] * 50, "Reset the password ", *["eggs"] * 90, forgot]
-    file = made(tmp_path / "lines.txt", "\n".join(lines))
-    similar = "similar", "-m", minilm, "How do I reset my password?", "--file", file
-    found = ran(capsys, *similar, "-k", "4")[0].splitlines()
+    similar = "similar", "-m", minilm, "How do I reset my password?", "-k", "4", "--file"
+    found = ran(capsys, *similar, made(tmp_path / "lines.txt", "\n".join(lines)))[0].splitlines()
     assert [line[7:] for line in found] == ["Reset the password ", forgot, eggs, eggs]
     assert found[1][:5] == "0.678" and found[0] > found[1] > found[2]
-    for empty in ("", "\n\n"):
-        made(file, empty)
-        assert failure(capsys, *similar) == f"{file}: expected texts, one on each line, found none"
 
 
 @pytest.mark.parametrize("name", ["uses-sparse", "uses-sparse-router"])
@@ -166,7 +162,7 @@ def test_embed_reads_lines_of_stdin(texts: list[str], folder: Path, monkeypatch:
 
 
 def test_lines_come_as_they_are_there_and_in_chunks_of_so_many(monkeypatch: Patch) -> None:
-    pipe(monkeypatch, b"on", b"e\ntw\xc3", b"\xb6\r", b"\nthree\nfour\nfive\n", b"s", b"ix")
+    typed(monkeypatch, b"on", b"e\ntw\xc3", b"\xb6\r", b"\nthree\nfour\nfive\n", b"s", b"ix")
     assert list(arriving_texts(STDIN)) == [["one"], ["twö", "three", "four", "five"], ["six"]]
 
 
@@ -205,13 +201,11 @@ def test_a_stream_into_a_file_keeps_no_chunk(folder: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("ending", [".npy", ".safetensors"])
 def test_embed_writes_a_file(ending: str, folder: Path, tmp_path: Path, capsys: Printed) -> None:
     path = tmp_path / f"vectors{ending}"
-    path.write_text("what was here before")
     printed = ran(capsys, "embed", "--model", folder, *FULL, "-o", path)
     assert printed == ("", f"minibert: wrote {path}: embeddings (2, 8)\n")
     written = {"embeddings": np.load(path)} if ending == ".npy" else load_file(path)
     assert written.keys() == {"embeddings"}
     assert same_bits(written["embeddings"], minibert.load(folder).embed(FULL))
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["tiny", path.name]
 
 
 @pytest.mark.parametrize("texts", [FULL, []], ids=["two texts", "no text"])

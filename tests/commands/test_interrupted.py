@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import Patch, Printed
+from command_line import SMALL_GPT2, Patch, Printed
 from fake_hub import FakeHub, environment, files_of, silent
 from limits import CHILD_SECONDS, until
 from reference_files import REFERENCE
+from served import Address
 
 from minibert.cli import INTERRUPTED, main
 from minibert.commands import explain
@@ -92,15 +95,19 @@ def test_while_a_file_is_named(
     assert not (tmp_path / "a").is_file()
 
 
-def started(*argv: str, stdin: str = "", **options: Any) -> subprocess.Popen[str]:
+@contextmanager
+def started(*argv: str, stdin: str = "", **options: Any) -> Iterator[subprocess.Popen[str]]:
     """Start a command; its stdin holds this and stays open."""
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a child may hear none
     code += "import sys; from minibert.cli import main; sys.exit(main(sys.argv[1:]))"
     pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    process = subprocess.Popen([sys.executable, "-c", code, *argv], text=True, **pipes, **options)
-    process.stdin.write(stdin)
-    process.stdin.flush()
-    return process
+    with subprocess.Popen([sys.executable, "-c", code, *argv], text=True, **pipes, **options) as process:
+        try:
+            process.stdin.write(stdin)
+            process.stdin.flush()
+            yield process
+        finally:
+            process.kill()
 
 
 def asleep(process: subprocess.Popen[str]) -> bool:
@@ -116,10 +123,7 @@ def asleep(process: subprocess.Popen[str]) -> bool:
 def interrupted(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Send the signal, and give the exit code and stderr; the pipe to its stdin stays open until then."""
     process.send_signal(signal.SIGINT)
-    try:
-        return process.wait(CHILD_SECONDS), process.stderr.read()
-    finally:
-        process.kill()
+    return process.wait(CHILD_SECONDS), process.stderr.read()
 
 
 @pytest.mark.parametrize("rows", [1, 30])
@@ -158,3 +162,13 @@ def test_a_silent_hub(tmp_path: Path) -> None:
         with started("embed", "we lived", "-m", "org/model", env=environment(hub.endpoint, tmp_path)) as process:
             until(lambda: len(hub.asked("safetensors")) > 0, process)
             assert interrupted(process)[0] == INTERRUPTED
+
+
+def test_the_page_that_computes_says_where_it_is() -> None:
+    with started("explain", "--live", "--no-browser", "-m", SMALL_GPT2, "beautifu") as process:
+        line = process.stderr.readline()
+        found = re.fullmatch(r"minibert: http://127\.0\.0\.1:(\d+)(/\?token=[\w-]{20,})  Ctrl-C ends it\n", line)
+        assert found, line
+        page = Address(int(found[1])).ask(found[2])
+        assert page.status == 200 and b"beautifu" in page.body
+        assert interrupted(process) == (INTERRUPTED, "") and process.stdout.read() == ""

@@ -44,8 +44,10 @@ def installed() -> None:
         missing("gunicorn, uvicorn-worker or prometheus-client not installed; they are in the extra `test`")
 
 
-def children(process: int) -> set[int]:
-    return {int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()}
+def workers_of(process: int) -> set[int]:
+    """Its children; uvicorn has one more, which watches what its workers share."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return {int(each) for each in children if b"resource_tracker" not in Path(f"/proc/{each}/cmdline").read_bytes()}
 
 
 @contextmanager
@@ -68,18 +70,6 @@ def has_ended(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
-
-
-def numbers(address: Address) -> dict[str, str]:
-    answer = address.ask("/metrics")
-    assert answer.status == 200, answer.body
-    lines = answer.body.decode().splitlines()
-    return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-
-
-def workers_of(process: int) -> set[int]:
-    """uvicorn has a process more that watches what its workers share."""
-    return {each for each in children(process) if b"resource_tracker" not in Path(f"/proc/{each}/cmdline").read_bytes()}
 
 
 def counting(process: int, shared: Path) -> set[int]:
@@ -106,7 +96,8 @@ def test_workers_answer_and_are_replaced(program: str, tmp_path: Path, monkeypat
         for count in (1, 2, 3):
             assert np.allclose(address.ask("/embed", {"inputs": "dog", "model": "a"}).json, [want], atol=1e-6)
             assert len(address.ask("/rerank", {"query": "a", "texts": ["b", "c"]}).json) == 2
-            until(lambda count=count: numbers(address).get(ASKED) == f"{count}.0")  # noted after the answer is sent
+            noted = f"\n{ASKED} {count}.0\n".encode()  # after the answer is sent
+            until(lambda noted=noted: noted in address.ask("/metrics").body)
             if count == 1:
                 os.kill(min(before), signal.SIGKILL)
                 until(lambda: len(answered(process.pid, shared, address) - {min(before)}) == 2)
@@ -119,8 +110,8 @@ def test_workers_answer_and_are_replaced(program: str, tmp_path: Path, monkeypat
 
 def test_gunicorn_ends_within_its_grace_though_a_worker_is_stopped() -> None:
     with started("gunicorn", "--graceful-timeout", "2", MODEL=MODEL) as (process, address):
-        until(lambda: address.ask("/health").status == 200 and len(children(process.pid)) == 2)
-        stopped = min(children(process.pid))
+        until(lambda: address.ask("/health").status == 200 and len(workers_of(process.pid)) == 2)
+        stopped = min(workers_of(process.pid))
         os.kill(stopped, signal.SIGSTOP)
         process.terminate()
         process.communicate(timeout=SECONDS)

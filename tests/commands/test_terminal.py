@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import word_models
-from checkpoints import BERT, WORDS, tensors, write, write_index, write_vocab
-from command_line import Patch, Printed, failure, pipe, ran, typed
+from checkpoints import BERT, WORDS, write, write_shards, write_vocab
+from command_line import Patch, Printed, failure, ran, typed
 from hypothesis import given
 from hypothesis import strategies as st
 from record_files import made
@@ -40,46 +40,26 @@ def obeyed(text: str) -> list[str]:
     return [c for c in text if unicodedata.category(c) in ("Cc", "Cs") or unicodedata.bidirectional(c) in ORDERS]
 
 
-def hostile_prompt(folder: Path) -> list[object]:
-    shutil.copytree(DENSE, folder)
-    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {TRAP: "the"}}))
-    return ["encode", "--prompt-name", "query2", "we", "-m", folder]
-
-
-def hostile_shard(folder: Path) -> list[object]:
-    (write(folder) / "model.safetensors").unlink()
-    write_index(folder, dict.fromkeys(tensors(BERT), f"{TRAP}.safetensors"))
-    return ["info", folder]
-
-
 def hostile_key(folder: Path) -> list[object]:
     save_file({f"{TRAP}|sum": np.zeros(1, np.float32)}, write(folder) / "port.safetensors")
     return ["verify", folder, "--against", folder / "port.safetensors"]
 
 
-def file_of(path: Path, text: str) -> Path:
-    path.parent.mkdir()
-    return made(path, text)
-
-
 BLOCKS = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 HOSTILE: dict[str, Callable[[Path], list[object]]] = {
     "type": lambda folder: ["info", write(folder, {**BERT, "model_type": TRAP})],
-    "tensor": lambda folder: ["info", write(folder, BERT, {**tensors(BERT), f"embeddings.{TRAP}": np.zeros(1, "f4")})],
     "activation": lambda folder: ["info", write(folder, {**BERT, **BLOCKS, "hidden_act": TRAP})],
     "token": lambda folder: ["nearest", "we", "-k", 70, "-m", write_vocab(write(folder), (*WORDS[:-1], f"w{TRAP}"))],
     "text": lambda folder: ["similar", "we", f"lived{TRAP}", "-m", DENSE],
     "beginning": lambda folder: ["next", f"we{TRAP}", "-k", 260, "-m", word_models.write(folder, "gpt2")],  # all bytes
     "line": lambda folder: [
-        "similar", "we", "--file", file_of(folder / "lines", f"above{TRAP}\nthe\n".replace("\r", "\x08")), "-m", DENSE
+        "similar", "we", "--file", made(folder / "lines", f"above{TRAP}\nthe\n".replace("\r", "\x08")), "-m", DENSE
     ],
-    "prompt": hostile_prompt,
-    "shard": hostile_shard,
     "folder": lambda folder: ["explain", "we", "-m", folder / f"{TRAP} of mine"],
     "output": lambda folder: ["embed", "we", "-m", write_vocab(write(folder)), "-o", folder / f"{TRAP}.npy"],
     "key": hostile_key,
     "row": lambda folder: [
-        "bulk", file_of(folder / f"{TRAP}.jsonl", json.dumps({"id": 1, "text": 7})), "-o", folder / "made", "-m", DENSE,
+        "bulk", made(folder / f"{TRAP}.jsonl", json.dumps({"id": 1, "text": 7})), "-o", folder / "made", "-m", DENSE,
     ],
     "command": lambda folder: [TRAP],
     "option": lambda folder: ["info", f"--{TRAP}"],
@@ -93,7 +73,7 @@ def test_nothing_in_files_is_obeyed(
 ) -> None:
     for module in (common, answers):
         monkeypatch.setattr(module, "coloured", lambda: styled)
-    main([*map(str, HOSTILE[name](tmp_path / "made"))])
+    main([*map(str, HOSTILE[name](tmp_path))])
     printed = "".join(capsys.readouterr())
     assert obeyed(printed) == []
     assert SHOWN in printed.replace(r"\x08", r"\r").replace(r"\\", "\\")  # it was there; repr doubles the backslash
@@ -116,19 +96,16 @@ def test_any_text_is_harmless_and_plain_words_stay(text: str) -> None:
 
 
 def lines_of(monkeypatch: Patch, *pieces: bytes) -> list[str]:
-    pipe(monkeypatch, *pieces)
+    typed(monkeypatch, *pieces)
     return [line for lines in arriving_texts(STDIN) for line in lines]
 
 
-@pytest.mark.parametrize(("pieces", "found"), [
-    ((b"a\r\r\nb\n",), ["a\r", "b"]), ((b"a\r", b"\r", b"\nb\n"), ["a\r", "b"]),  # old Macs' ends are letters
-    ((b"a\rb\r\nc\n\nd",), ["a\rb", "c", "", "d"]), (("a \u2028 b\n".encode(),), ["a \u2028 b"]),
-    ((b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n",), ["a", "\ufeffb"]),  # a mark is one only at the first byte
-    ((b"\xef", b"\xbb\xbf", b"a\nb"), ["a", "b"]), ((b"\xef\xbb\xbf",), []),
-    ((b"a\n", b"b", b"\xef\xbb\xbf\n"), ["a", "b\ufeff"]),
-])  # fmt: skip
-def test_ends_and_marks(monkeypatch: Patch, pieces: tuple[bytes, ...], found: list[str]) -> None:
-    assert lines_of(monkeypatch, *pieces) == found
+def test_ends_and_marks_are_the_same_in_pieces_of_any_size(monkeypatch: Patch) -> None:
+    """Old Macs' ends are letters, and a mark is one only at the first byte."""
+    content = "\ufeffa\r\r\n\ufeffb\rc\n\nd \u2028\ufeff\n".encode()
+    for size in range(1, len(content) + 1):
+        pieces = [content[i : i + size] for i in range(0, len(content), size)]
+        assert lines_of(monkeypatch, *pieces) == ["a\r", "\ufeffb\rc", "", "d \u2028\ufeff"], size
 
 
 def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(monkeypatch: Patch) -> None:
@@ -187,15 +164,12 @@ def test_no_file_of_a_model_is_written_over(tmp_path: Path, capsys: Printed) -> 
     """Of a model in three files, one of which nothing here reads, with a dense layer in a folder below."""
     model, link = shutil.copytree(DENSE, tmp_path / "model"), tmp_path / "link.npy"
     weights = load_file(model / "model.safetensors")
-    parts = {name: "input" if name.startswith("embeddings.") else "blocks" for name in weights}
-    parts["pooler.dense.weight"] = "rest"
-    for part in ("input", "blocks", "rest"):
-        save_file({name: weights[name] for name in parts if parts[name] == part}, model / f"{part}.safetensors")
-    write_index(model, {name: f"{part}.safetensors" for name, part in parts.items()})
-    (model / "model.safetensors").unlink()
+    rest = {"pooler.dense.weight": weights.pop("pooler.dense.weight")}
+    layer = {name: weights.pop(name) for name in [*weights] if name.startswith("embeddings.")}
+    write_shards(model, json.loads((model / "config.json").read_text("utf-8")), [layer, weights, rest])
     before = {path: path.read_bytes() for path in model.rglob("*.*")}
     for name in (
-        "rest.safetensors", "blocks.safetensors", "input.safetensors", "2_Dense/model.safetensors", "config.json",
+        *(f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)), "2_Dense/model.safetensors", "config.json",
         "model.safetensors.index.json", "modules.json", "1_Pooling/config.json", "2_Dense/config.json",
         "tokenizer.json",
     ):  # fmt: skip

@@ -4,14 +4,17 @@ head has them, and the encoder's logits after each block.
 
 from __future__ import annotations
 
-import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import encoders
 import numpy as np
 import pytest
+import word_models
+from checkpoints import change_json
 from head_files import HEAD_CASES, HeadCase
+from reference_files import REFERENCE
 from safetensors.numpy import load_file, save_file
 from strict_html import data_of_script, read, unpacked
 
@@ -29,13 +32,13 @@ CLOSE = 2e-5  # share of the largest logit, float32 traces; measured 2e-6 at mos
 CHANCE = 1e-5  # error of a page's probabilities and shares in float32: measured 4e-7
 
 
-def taken_apart(encoder: Encoder, name: str, ids: Array = IDS) -> tuple[Shares, Array, Array]:
+def taken_apart(encoder: Encoder, name: str) -> tuple[Shares, Array, Array]:
     """The shares of all labels, which labels, and the logits (rows, labels)."""
     head = encoder.head(name)
-    trace = encoder.trace(ids, head=name)
+    trace = encoder.trace(IDS, head=name)
     logits = trace["logits"].reshape(-1, head.labels)
     labels = np.tile(np.arange(head.labels)[::-1], (len(logits), 1))
-    return logit_shares(encoder, ids, trace, head, labels), labels, logits
+    return logit_shares(encoder, IDS, trace, head, labels), labels, logits
 
 
 @pytest.mark.parametrize("case", HEAD_CASES, ids=lambda case: case.name)
@@ -85,31 +88,6 @@ def test_gpt2_s_shares_by_hand(tmp_path: Path) -> None:
     assert np.allclose(found.biases, biases, rtol=0, atol=1e-9)
 
 
-DIM, VOCAB = encoders.DIM, encoders.COMMON["vocab_size"]
-HEADS: dict[str, dict[str, tuple[int, ...]]] = {
-    "masked_word": {
-        "cls.predictions.transform.dense.weight": (DIM, DIM), "cls.predictions.transform.dense.bias": (DIM,),
-        "cls.predictions.transform.LayerNorm.weight": (DIM,), "cls.predictions.transform.LayerNorm.bias": (DIM,),
-        "cls.predictions.bias": (VOCAB,),
-    },
-    "classes": {
-        "pooler.dense.weight": (DIM, DIM), "pooler.dense.bias": (DIM,),
-        "classifier.weight": (3, DIM), "classifier.bias": (3,),
-    },
-}  # fmt: skip
-
-
-def with_head(folder: Path, head: str, **changes: Any) -> Path:
-    """A tiny BERT with a head and a tokenizer that knows its mask."""
-    encoders.write_with_words(folder, "bert", **changes)
-    random = np.random.default_rng(5).standard_normal
-    own = {name: random(shape, np.float32) for name, shape in HEADS[head].items()}
-    save_file(load_file(folder / "model.safetensors") | own, folder / "model.safetensors")
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "mask_token": "[MASK]"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    return folder
-
-
 def data_of(html: str, rows: int, encoder: Encoder) -> dict[str, Any]:
     data = data_of_script(html, "predictdata")
     blocks, k = len(encoder.stack.blocks), data["k"]
@@ -135,10 +113,9 @@ def of_each_state(encoder: Encoder, trace: dict[str, Array], head: str) -> list[
 
 @pytest.mark.parametrize("name", ["masked_word", "next_word"])
 def test_the_likeliest_words_and_how_they_grow(name: str, tmp_path: Path) -> None:
-    encoder = encoders.computed_once(
-        minibert.load_encoder(encoders.write_gpt2(tmp_path) if name == "next_word" else with_head(tmp_path, name))
-    )
-    text = "he was" if name == "next_word" else "we [MASK] above"
+    masked = name == "masked_word"
+    folder = word_models.write(tmp_path, "bert") if masked else encoders.write_gpt2(tmp_path)
+    encoder, text = encoders.computed_once(minibert.load_encoder(folder)), "we [MASK] above" if masked else "he was"
     batch = encoder.tokenize(text)
     ids, logits = batch["input_ids"], encoder.logits(**batch, head=name)[0]
     data = data_of(page(encoder, text, name="someone/tiny"), ids.shape[1], encoder)
@@ -162,13 +139,14 @@ def test_the_likeliest_words_and_how_they_grow(name: str, tmp_path: Path) -> Non
     assert np.array_equal(data["totals"], found.total.astype(np.float32))
 
 
-@pytest.mark.parametrize(
-    ("kind", "activation"),
-    [("single_label_classification", softmax), ("multi_label_classification", sigmoid), ("regression", np.asarray)],
-)
+@pytest.mark.parametrize(("kind", "activation"), [
+    ("single_label_classification", softmax), ("multi_label_classification", sigmoid), ("regression", np.asarray),
+])  # fmt: skip
 def test_classes_are_of_the_whole_text(kind: str, activation: Any, tmp_path: Path) -> None:
     labels = {"0": "sky", "1": "</script>", "2": "sea"}
-    encoder = minibert.load_encoder(with_head(tmp_path, "classes", id2label=labels, problem_type=kind))
+    folder = shutil.copytree(REFERENCE / "uses-inference", tmp_path / "model")
+    change_json(folder / "config.json", id2label=labels, problem_type=kind)
+    encoder = minibert.load_encoder(folder)
     data = data_of(page(encoder, "we lived above"), 1, encoder)
     logits = encoder.logits(**encoder.tokenize("we lived above"))[0].astype(np.float64)
     order, size = np.argsort(-logits), np.abs(logits).max()
@@ -179,7 +157,7 @@ def test_classes_are_of_the_whole_text(kind: str, activation: Any, tmp_path: Pat
 
 
 def test_a_head_that_cannot_be_computed_is_said_and_the_rest_is_shown(tmp_path: Path) -> None:
-    folder = with_head(tmp_path / "bert", "masked_word")
+    folder = word_models.write(tmp_path, "bert")
     tensors = load_file(folder / "model.safetensors")
     tensors["cls.predictions.transform.dense.weight"] = np.ones((3, 3), np.float32)
     save_file(tensors, folder / "model.safetensors")

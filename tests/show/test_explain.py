@@ -27,7 +27,6 @@ from strict_html import data_of_script, unpacked
 
 import minibert
 from minibert import equations
-from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.families.parts.plan import GIVEN, PIECES, REAL, layer_plan, value
 from minibert.families.parts.plan import given as passed
@@ -42,15 +41,12 @@ from minibert.show.text import beginning, columns_of, torch_text
 SENTENCE = "We lived above the clouds"
 
 
-@pytest.mark.parametrize(
-    ("numbers", "printed"),
-    [
-        ([0.0, 0.0], "[0., 0.]"), ([1.0, -20.0, 0.0], "[  1., -20.,   0.]"), ([1.5, 1500.0], "[   1.5000, 1500.0000]"),
-        ([1.5, 1501.0], "[1.5000e+00, 1.5010e+03]"), ([1e-4, 2e-4], "[1.0000e-04, 2.0000e-04]"),
-        ([1.0] * 7, "[1., 1., 1.,  ..., 1., 1., 1.]"), ([0.5, np.nan], "[0.5000,    nan]"),
-        ([1.0, -np.inf], "[1., -inf]"), ([], "[]"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("numbers", "printed"), [
+    ([0.0, 0.0], "[0., 0.]"), ([1.0, -20.0, 0.0], "[  1., -20.,   0.]"), ([1.5, 1500.0], "[   1.5000, 1500.0000]"),
+    ([1.5, 1501.0], "[1.5000e+00, 1.5010e+03]"), ([1e-4, 2e-4], "[1.0000e-04, 2.0000e-04]"),
+    ([1.0] * 7, "[1., 1., 1.,  ..., 1., 1., 1.]"), ([0.5, np.nan], "[0.5000,    nan]"),
+    ([1.0, -np.inf], "[1., -inf]"), ([], "[]"),
+])  # fmt: skip
 def test_small_cases(numbers: list[float], printed: str) -> None:
     assert torch_text(np.array(numbers, np.float32)) == printed
 
@@ -209,14 +205,8 @@ def test_a_wide_table_shows_the_largest_weights_and_the_rest_of_their_sum() -> N
 
 def test_the_command_prints_a_block(tmp_path: Path, capsys: Printed) -> None:
     folder = encoders.write(tmp_path / "tiny", "bert")
-    assert main(["explain", SENTENCE, "--pair", "the dog", "--model", str(folder), "--block", "1", "--head", "2"]) == 0
-    out = capsys.readouterr().out
+    out, _ = ran(capsys, "explain", SENTENCE, "--pair", "the dog", "-m", folder, "--block", "1", "--head", "2")
     assert out.startswith("block 1 of 2 of bert -> (1, 12, 16)\n  head 2 of 4")
-
-
-def told_of(folder: Path) -> dict[str, str]:
-    with minibert.load(folder) as layer:
-        return facts(layer)
 
 
 BERT, GPT2 = encoders.config("bert"), encoders.config("gpt2", n_inner=None)
@@ -227,22 +217,19 @@ MASKS = {f"transformer.h.{i}.attn.bias": np.ones((1, 1, 24, 24), np.float32) for
 COUNT = sum(key.startswith(("transformer.h.", "transformer.ln_f.")) for key in PREFIXED)
 
 
-@pytest.mark.parametrize(
-    ("config", "tensors", "blocks", "on_disk"),
-    [
-        (GPT2, PREFIXED | MASKS, "2, 4 heads of 4, feed-forward 64 wide, gelu_new$", f" in {COUNT} tensors"),
-        (BERT, {key: NAMED[key] for key in NAMED if key.startswith("embeddings.")},
-         "2, 4 heads of 4, .* only the input layer$", None),
-        (QWEN3, encoders.tensors(QWEN3), "2, 4 heads of 8 that share 2 key heads, feed-forward 24 wide, silu$",
-         " in 23 tensors"),
-        # blocks cannot be made of these, and the input layer needs none of it
-        (BERT | {"num_attention_heads": 5}, NAMED,
-         "not available: config.json: .*must be a multiple of 'num_attention_heads'", None),
-        (BERT | {"add_cross_attention": True}, NAMED, "not available: config.json: .*add_cross_attention", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("config", "tensors", "blocks", "on_disk"), [
+    (GPT2, PREFIXED | MASKS, "2, 4 heads of 4, feed-forward 64 wide, gelu_new$", f" in {COUNT} tensors"),
+    (BERT, {key: NAMED[key] for key in NAMED if key.startswith("embeddings.")},
+     "2, 4 heads of 4, .* only the input layer$", None),
+    (QWEN3, encoders.tensors(QWEN3), "2, 4 heads of 8 that share 2 key heads, feed-forward 24 wide, silu$",
+     " in 23 tensors"),
+    # blocks cannot be made of these, and the input layer needs none of it
+    (BERT | {"num_attention_heads": 5}, NAMED, "not available: config.json: .* a multiple of 'num_attention_heads'",
+     None),
+    (BERT | {"add_cross_attention": True}, NAMED, "not available: config.json: .*add_cross_attention", None),
+])  # fmt: skip
 def test_what_is_told(config: Any, tensors: Any, blocks: str, on_disk: str | None, tmp_path: Path) -> None:
-    told = told_of(checkpoints.write(tmp_path, config, tensors))
+    told = facts(minibert.load(checkpoints.write(tmp_path, config, tensors)))
     assert re.match(blocks, told["blocks"])
     assert on_disk is None if "blocks on disk" not in told else told["blocks on disk"].endswith(str(on_disk))
 
@@ -252,10 +239,10 @@ def test_shards_that_are_not_opened_stay_so_and_a_type_without_blocks_has_none(t
     second = {key: array for key, array in NAMED.items() if key not in first}
     folder = checkpoints.write_shards(tmp_path, BERT, [first, second])
     (folder / "model-00002-of-00002.safetensors").unlink()
-    assert told_of(folder)["blocks on disk"].endswith(
+    assert facts(minibert.load(folder))["blocks on disk"].endswith(
         " in 16 tensors; 32 tensors in all, some in files not opened for this"
     )
-    told = told_of(REFERENCE / "xlnet")
+    told = facts(minibert.load(REFERENCE / "xlnet"))
     assert told["blocks"] == "not computed: minibert knows only the input layer of xlnet"
     assert "blocks on disk" not in told
 
@@ -285,8 +272,7 @@ def test_the_identity_and_the_same_lines_as_json(tmp_path: Path, capsys: Printed
     assert [re.split(" {2,}", line, maxsplit=1) for line in lines[start:]] == [
         [name.replace("_", " "), fact] for name, fact in found.items()
     ]
-    assert main(["help", "info"]) == 0
-    about = capsys.readouterr().out
+    about, _ = ran(capsys, "help", "info")
     assert all(re.search(rf"\b{name}\b", about) for name in found)
 
 

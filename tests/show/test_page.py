@@ -13,7 +13,7 @@ import encoders
 import numpy as np
 import pytest
 from checkpoints import BERT, change_json, same_bits, write, write_wordpiece
-from command_line import Patch, Printed
+from command_line import Patch, Printed, ran
 from drawn import cosine
 from fake_hub import hub_of
 from hypothesis import example, given
@@ -22,7 +22,6 @@ from reference_files import BY_NAME, REFERENCE
 from strict_html import data_of_script, read, unpacked
 
 import minibert
-from minibert.cli import main
 from minibert.equations import input_layer as equations
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.show import page_parts
@@ -120,6 +119,7 @@ def test_the_page_of_a_real_model_needs_nothing_else_and_has_layer_norm_s_number
     html = page(layer, SENTENCE)
     reader = read(html)
     assert html.startswith("<!doctype html>")
+    assert "Attention weights" not in html, "it has no blocks"
     assert {tag for tag, attributes in reader.elements if "src" in attributes} == set()
     assert [attributes["href"] for _, attributes in reader.elements if "href" in attributes] == ["data:,"]
     assert not re.search(r"https?:|//[a-z]+\.|@import|url\(", html)
@@ -149,21 +149,20 @@ def test_the_page_of_a_real_model_needs_nothing_else_and_has_layer_norm_s_number
 # -- its formulas ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "formulas"),
-    [
-        ("bert", ["lookup", "default_position_ids", "layer_norm", "bert_input"]),
-        ("t5-encoder", ["lookup"]),
-        ("roberta", ["lookup", "layer_norm", "padding_position_ids"]),
-        ("opt", ["lookup", "mask_position_ids"]),
-        ("marian-encoder", ["lookup", "default_position_ids", "sinusoidal_positions", "scale"]),
-    ],
-)
-def test_formulas_of_the_layer_stand_in_the_order_of_equations(name: str, formulas: list[str], tmp_path: Path) -> None:
-    html = page(BY_NAME[name].with_words(tmp_path), "w5 w9")
-    found = re.findall(r"<li><h3><code>(\w+)</code></h3>", html)
-    assert found == formulas
-    assert found == [other for other in vars(equations) if other in found]
+def formulas_of(html: str) -> list[str]:
+    return re.findall(r"<li><h3><code>(\w+)</code></h3>", html)
+
+
+@pytest.mark.parametrize(("name", "formulas"), [
+    ("bert", "lookup default_position_ids layer_norm bert_input"),
+    ("t5-encoder", "lookup"),
+    ("roberta", "lookup layer_norm padding_position_ids"),
+    ("opt", "lookup mask_position_ids"),
+    ("marian-encoder", "lookup default_position_ids sinusoidal_positions scale"),
+])  # fmt: skip
+def test_formulas_of_the_layer_stand_in_the_order_of_equations(name: str, formulas: str, tmp_path: Path) -> None:
+    found = formulas_of(page(BY_NAME[name].with_words(tmp_path), "w5 w9"))
+    assert found == formulas.split() == [other for other in vars(equations) if other in found]
 
 
 RIVER, MONEY = "The bank of the river was muddy", "The bank raised its rates </b>"
@@ -175,31 +174,25 @@ def without_numbers(html: str) -> str:
 
 
 def test_the_page_of_a_whole_real_model(minilm: Path) -> None:
-    encoder = minibert.load_encoder(minilm)
-    html = page(encoder, "The bank of the river was muddy after rain")
-    assert "11 tokens of bert" in html
+    html = page(minibert.load_encoder(minilm), "The bank of the river was muddy after rain")
+    assert "11 tokens of bert" in html and "Attention weights" in html
     assert len(html.encode()) < 2_000_000  # as is promised for twelve tokens
     read(html)
     assert not re.search(r"https?:(?!//www\.w3\.org/2000/svg)|@import|url\(|src=", html)
-    first = page(encoder.embeddings, "The bank of the river was muddy after rain")
-    assert "blockdata" not in first and "Attention weights" not in first
 
 
-@pytest.mark.parametrize(
-    ("name", "norm", "there", "not_there"),
-    [
-        ("bert", "LayerNorm follows", "layer_norm self_attention attention additive_mask feed_forward gelu",
-         "rotate rms_norm share_heads gelu_tanh"),
-        ("gpt2", "LayerNorm is applied", "layer_norm feed_forward gelu_tanh", "visible gelu"),
-        ("qwen3", "RMSNorm is applied", "rms_norm rotary_attention rotate share_heads gated_feed_forward silu",
-         "layer_norm feed_forward visible"),
-        ("modernbert", "LayerNorm is applied", "layer_norm rotate gated_feed_forward visible gelu",
-         "rms_norm share_heads feed_forward"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "norm", "there", "not_there"), [
+    ("bert", "LayerNorm follows", "layer_norm self_attention attention additive_mask feed_forward gelu",
+     "rotate rms_norm share_heads gelu_tanh"),
+    ("gpt2", "LayerNorm is applied", "layer_norm feed_forward gelu_tanh", "visible gelu"),
+    ("qwen3", "RMSNorm is applied", "rms_norm rotary_attention rotate share_heads gated_feed_forward silu",
+     "layer_norm feed_forward visible"),
+    ("modernbert", "LayerNorm is applied", "layer_norm rotate gated_feed_forward visible gelu",
+     "rms_norm share_heads feed_forward"),
+])  # fmt: skip
 def test_the_formulas_are_those_of_the_blocks(name: str, norm: str, there: str, not_there: str, tmp_path: Path) -> None:
     html = page(minibert.load_encoder(encoders.write_with_words(tmp_path, name)), "we lived")
-    listed = re.findall(r"<li><h3><code>(\w+)</code></h3>", html)
+    listed = formulas_of(html)
     assert len(listed) == len(set(listed)) and norm in html
     assert {*there.split(), "attention_scores", "softmax"} <= {*listed} and not {*not_there.split()} & {*listed}
 
@@ -226,16 +219,17 @@ def test_a_text_without_tokens_has_the_first_part_alone_and_a_text_beside_may_be
 # -- the command -------------------------------------------------------------------------------------------------
 
 
-def test_explain_writes_both_parts_of_a_whole_model(tmp_path: Path) -> None:
+def test_explain_writes_both_parts_of_a_whole_model(tmp_path: Path, capsys: Printed) -> None:
     folder, target = encoders.write_with_words(tmp_path / "bert", "bert"), tmp_path / "page.html"
-    assert main(["explain", "we lived", "--pair", "above", "--model", str(folder), "--html", str(target)]) == 0
+    explain = "explain", "we lived", "--html", target, "-m"
+    ran(capsys, *explain, folder, "--pair", "above")
     assert without_numbers(target.read_text("utf-8")) == without_numbers(
         page(minibert.load_encoder(folder), "we lived", "above", name=f"{tmp_path.name}/bert")
     )
-    assert main(["explain", "we lived", "--beside", "above", "--model", str(folder), "--html", str(target)]) == 0
+    ran(capsys, *explain, folder, "--beside", "above")
     assert "besidedata" in target.read_text("utf-8")
-    assert main(["extract", str(folder), "-o", str(tmp_path / "layer")]) == 0
-    assert main(["explain", "we lived", "--model", str(tmp_path / "layer"), "--html", str(target)]) == 0
+    ran(capsys, "extract", folder, "-o", tmp_path / "layer")
+    ran(capsys, *explain, tmp_path / "layer")
     alone = page(minibert.load(folder), "we lived", name=f"{tmp_path.name}/layer")
     assert target.read_text("utf-8") == alone, "no blocks are stored there"
 
@@ -243,13 +237,11 @@ def test_explain_writes_both_parts_of_a_whole_model(tmp_path: Path) -> None:
 def test_blocks_on_the_hub_are_fetched_when_asked_for(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     folder, target = encoders.write_with_words(tmp_path / "bert", "bert"), tmp_path / "page.html"
     with hub_of(monkeypatch, tmp_path / "home", "someone/tiny", folder):
-        command = ["explain", "we lived", "--model", "someone/tiny", "--html", str(target)]
-        assert main(command) == 0
-        assert "--whole fetches and shows the blocks too" in capsys.readouterr().err
+        command = "explain", "we lived", "--model", "someone/tiny", "--html", target
+        assert "--whole fetches and shows the blocks too" in ran(capsys, *command)[1]
         assert target.read_text("utf-8") == page(minibert.load(folder), "we lived", name="someone/tiny")
-        for asked in ([*command, "--whole"], command):  # and then they lie in the cache
-            assert main(asked) == 0
-            assert "--whole" not in capsys.readouterr().err
+        for more in (["--whole"], []):  # and then they lie in the cache
+            assert ran(capsys, *command, *more)[1] == f"minibert: wrote {target}\n"
             assert "blockdata" in target.read_text("utf-8")
 
 
@@ -281,9 +273,9 @@ def test_the_cosines_are_of_both_traces_and_each_pair_of_tokens_adds_to_the_simi
     assert data["sum"]["similarity"] == pytest.approx(split.pairs.sum(), abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "why"), [("late-fixed", "a query and a document differently"), ("uses-reranker", "CrossEncoder")]
-)
+@pytest.mark.parametrize(("name", "why"), [
+    ("late-fixed", "a query and a document differently"), ("uses-reranker", "CrossEncoder"),
+])  # fmt: skip
 def test_a_similarity_that_is_no_sum_is_not_shown(name: str, why: str) -> None:
     """All others: tests/models/test_search.py."""
     found = data_of_script(page(minibert.load_encoder(REFERENCE / name), "we lived", beside="we"), "besidedata")["sum"]

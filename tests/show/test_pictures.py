@@ -13,7 +13,7 @@ import encoders
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from command_line import Printed
+from command_line import STUDY, Printed, ran
 from drawn import normal
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -21,7 +21,6 @@ from matplotlib.text import Text
 from reference_files import BY_NAME
 
 import minibert
-from minibert.cli import main
 from minibert.equations.input_layer import Array, sinusoidal_positions
 from minibert.equations.similarity import cosine_similarity
 from minibert.models.encoder import Encoder
@@ -132,23 +131,21 @@ def test_terms_are_in_percent_and_each_line_names_its_parts(gpt2: Encoder) -> No
     assert written == {(h, i): str(round(share)) for (i, h), share in np.ndenumerate(shares.reshape(9, -1))}
 
 
-def test_plot_attention_writes_a_picture(tmp_path: Path, capsys: Printed) -> None:
-    folder, path = encoders.write_gpt2(tmp_path / "gpt2"), tmp_path / "attention.svg"
-    command = ["plot", "attention", "--model", str(folder), "--text", BYTES, "-o", str(path)]
-    assert main(command) == 0
-    assert "--block N --head N draws one head with" in capsys.readouterr().err
-    whole = path.read_bytes()
-    assert main([*command, "--block", "1", "--head", "2"]) == 0
-    assert b"<svg" in whole and path.read_bytes() != whole
-    assert "block 1, head 2" not in capsys.readouterr().err, "both were asked for"
-    assert main([*command, "--block", "1"]) == 0
-    assert "this is block 1, head 0; --block and --head choose another" in capsys.readouterr().err
+def test_plot_attention_says_what_else_it_draws(tmp_path: Path, capsys: Printed) -> None:
+    folder, path, drawings = encoders.write_gpt2(tmp_path / "gpt2"), tmp_path / "attention.svg", set[bytes]()
+    for choice, said in (
+        ("", "these are all heads, without the tokens' names; --block N --head N draws one head with them"),
+        ("--block 1", "this is block 1, head 0; --block and --head choose another"), ("--block 1 --head 2", ""),
+    ):  # fmt: skip
+        err = ran(capsys, "plot", "attention", "-m", folder, "--text", BYTES, "-o", path, *choice.split())[1]
+        assert err == (f"minibert: {said}\n" if said else "") + f"minibert: wrote {path}\n"
+        drawings.add(path.read_bytes())
+    assert len(drawings) == 3
 
 
-def test_plot_patching_draws_the_map(tmp_path: Path) -> None:
-    study = Path(__file__).parents[2] / "scripts" / "study"
+def test_plot_patching_draws_the_map() -> None:
     for name, *texts in (("bert-words", "questi[MASK]n", "questa[MASK]n"), ("gpt2-words", "wonderfu", "wonderou")):
-        encoder = minibert.load_encoder(study / name)
+        encoder = minibert.load_encoder(STUDY / name)
         found, figure = patching_map(encoder, *texts), picture("patching", encoder, texts[0], other=texts[1])
         ax = figure.axes[0]
         assert np.array_equal(drawn(ax), found.shares) and ax.images[0].get_clim() == (-1, 1)
@@ -162,9 +159,6 @@ def test_plot_patching_draws_the_map(tmp_path: Path) -> None:
         assert ax.images[0].colorbar.ax.get_ylabel() == "share of the prediction restored"
         title = f"at token {found.token}: probability {np.exp(found.clean):.3g}, in the other text "
         assert title in ax.get_title("left") and encoder.tokens([found.label])[0] in ax.get_title("left")
-    command = ["plot", "patching", "-m", str(study / "gpt2-words"), "--text", "wonderfu"]
-    path = tmp_path / "patching.svg"
-    assert main([*command, "--other", "wonderou", "-o", str(path)]) == 0 and b"<svg" in path.read_bytes()
 
 
 def test_plot_pairs_draws_the_sum(minilm: Path) -> None:
@@ -214,15 +208,11 @@ def test_an_axes_passed_is_drawn_into_and_without_one_there_is_a_figure(name: st
     assert [own.figure] == [plt.figure(number) for number in plt.get_fignums()]
 
 
-@pytest.mark.parametrize(
-    ("draw", "said"),
-    [
-        (lambda: plot.position_rows(normal(3, 4), positions=[0, -1]), r"positions\[1\].* -1"),
-        (lambda: plot.position_rows(normal(3, 4), positions=[0, 1], axes=[Figure().subplots()]), "zip"),
-        (lambda: plot.table_image(normal(4)), "expected a matrix"),
-        (lambda: plot.table_image(normal(2, 3, 4)), "expected a matrix"),
-    ],
-)
+@pytest.mark.parametrize(("draw", "said"), [
+    (lambda: plot.position_rows(normal(3, 4), positions=[0, -1]), r"positions\[1\].* -1"),
+    (lambda: plot.position_rows(normal(3, 4), positions=[0, 1], axes=[Figure().subplots()]), "zip"),
+    *((lambda shape=shape: plot.table_image(normal(*shape)), "expected a matrix") for shape in ((4,), (2, 3, 4))),
+])  # fmt: skip
 def test_what_cannot_be_drawn_is_refused(draw: Callable[[], object], said: str) -> None:
     with pytest.raises((IndexError, ValueError), match=said):
         draw()
@@ -273,10 +263,9 @@ def test_an_image_shows_every_number() -> None:
     numbers, x, names = normal(64, 64), weights(3, 3), ["a", "$b", "c"]
     grid = plot.attention_grid(x, names)
     for ax, image, limits in (
-        (plot.similarity_matrix(numbers), numbers, (-1, 1)),
-        (plot.rotary(numbers), np.cos(numbers), (-1, 1)),
+        (plot.similarity_matrix(numbers), numbers, (-1, 1)), (plot.rotary(numbers), np.cos(numbers), (-1, 1)),
         (grid, x, (0, x.max())),
-    ):
+    ):  # fmt: skip
         assert np.array_equal(drawn(ax), image) and ax.images[0].get_clim() == limits
         assert (ax.images[0].cmap.name == plot.SIGNED) == (limits[0] < 0)
         assert ax.get_ylim()[0] > ax.get_ylim()[1], "row 0 is on top"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from minibert.equations.input_layer import Array
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "we", "lived", "above", "the", "clouds", "dog", "bites", "man"]
 VOCAB, DIM, LONGEST = len(WORDS), 8, 16
+STUDY = Path(__file__).parents[2] / "scripts" / "study"  # has small models of letters, with their heads
+SMALL_GPT2 = str(STUDY / "gpt2-words")
 
 # the command line as it is where torch is not installed, also where it is: for a process of its own
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from minibert.cli import main; sys.exit(main())"
@@ -63,10 +66,6 @@ class Drops(io.BytesIO):
         return self.pieces.pop(0) if self.pieces else b""
 
 
-def typed(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    """Let stdin hold this. Its errors are those of Python's own in the C locale."""
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8", "surrogateescape"))
-
-
-def pipe(monkeypatch: pytest.MonkeyPatch, *pieces: bytes) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Drops(*pieces), "utf-8"))
+def typed(monkeypatch: pytest.MonkeyPatch, *pieces: bytes) -> None:
+    """Let stdin give this. Its errors are those of Python's own in the C locale."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Drops(*pieces), "utf-8", "surrogateescape"))

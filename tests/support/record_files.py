@@ -1,4 +1,4 @@
-"""Files of texts in every format, and the rows that are read of them."""
+"""Files of texts in every format, the rows that are read of them, and a shard of `bulk` with another content."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import parquet
+from pyarrow import dataset, parquet
 
+from minibert.bulk import stored
 from minibert.bulk.texts import PLACE, Texts
 
 Rows = Sequence[tuple[Any, str]]
@@ -38,13 +39,16 @@ def made(path: Path, content: bytes | str) -> Path:
     return path
 
 
+def lines(path: Path, texts: Iterable[str]) -> Path:
+    return made(path, "".join(f"{text}\n" for text in texts))
+
+
 def jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
-    return made(path, "".join(json.dumps(row) + "\n" for row in rows))
+    return lines(path, map(json.dumps, rows))
 
 
 def write_jsonl(path: Path, rows: Rows, plain: bool = False) -> None:
-    lines = [json.dumps({"id": ident, "text": text}, ensure_ascii=not plain) for ident, text in rows]
-    made(path, "".join(f"{line}\n" for line in lines))
+    lines(path, (json.dumps({"id": ident, "text": text}, ensure_ascii=not plain) for ident, text in rows))
 
 
 def write_csv(path: Path, rows: Rows) -> None:
@@ -57,3 +61,15 @@ def write_parquet(path: Path, rows: Rows, kind: Any = None, group: int | None = 
     texts = texts.dictionary_encode() if kind == "dictionary" else texts.cast(kind or pa.string())
     ids = pa.array([ident for ident, _ in rows], None if rows else pa.string())
     parquet.write_table(pa.table({"id": ids, "text": texts}), path, row_group_size=group or max(1, len(rows)))
+
+
+def rewritten(path: Path, table: Any = lambda found: found, metadata: bytes | str | None = None, **said: Any) -> None:
+    """Write a shard as another program may: its rows or its metadata changed."""
+    form, before = path.suffix[1:], stored.metadata_of(path)
+    found = table(dataset.dataset(path, format=form).to_table())
+    found = found.replace_schema_metadata({stored.KEY: metadata or json.dumps({**before, **said})})
+    if form == "arrow":
+        with pa.ipc.new_file(path, found.schema) as writer:
+            writer.write_table(found)
+    else:
+        parquet.write_table(found, path)
