@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import training
@@ -24,6 +24,7 @@ from block_gradients import (
 )
 from gradients import bert_input_gradient, layer_norm_gradient
 from model_gradients import adam
+from training import vector_of
 
 from minibert.equations.activations import gelu_tanh
 from minibert.equations.blocks import (
@@ -82,32 +83,20 @@ def random_weights(seed: int = 0) -> BertWeights:
     """Draw a BERT before training: normal noise, 0.02 wide in tables and 0.1 in maps, biases 0, norms 1 and 0."""
     random = np.random.default_rng(seed)
 
-    def table(rows: int) -> Array:
-        return (0.02 * random.standard_normal((rows, DIM))).astype(np.float32)
-
     def dense(out: int, into: int) -> Linear:
-        return Linear((0.1 * random.standard_normal((out, into))).astype(np.float32), np.zeros(out, np.float32))
+        return Linear(training.drawn(random, out, into, 0.1), np.zeros(out, np.float32))
 
     norm = Affine(np.ones(DIM, np.float32), np.zeros(DIM, np.float32))
     square, up, down = (DIM, DIM), (4 * DIM, DIM), (DIM, 4 * DIM)
     blocks = [Block(*(dense(*square) for _ in range(4)), norm, dense(*up), dense(*down), norm) for _ in range(BLOCKS)]
-    tables = table(VOCAB), table(2), table(POSITIONS)
+    tables = (training.drawn(random, rows, DIM, 0.02) for rows in (VOCAB, 2, POSITIONS))
     return BertWeights(*tables, norm, blocks, dense(*square), norm, np.zeros(VOCAB, np.float32))
 
 
-def vector_of(weights: Any) -> Array:
-    """Concatenate all arrays of a model, or of its gradient, to one vector."""
-    return weights.ravel() if isinstance(weights, np.ndarray) else np.concatenate([vector_of(part) for part in weights])
-
-
-def model_of(vector: Array, like: Any = None) -> Any:
+def model_of(vector: Array) -> BertWeights:
     """Split a vector into the arrays of a model: views, in the order of `vector_of`."""
-    like = random_weights() if like is None else like
-    if isinstance(like, np.ndarray):
-        return vector.reshape(like.shape)
-    ends = np.cumsum([len(vector_of(part)) for part in like])
-    parts = [model_of(each, part) for each, part in zip(np.split(vector, ends[:-1]), like, strict=True)]
-    return parts if isinstance(like, list) else type(like)(*parts)
+    model: BertWeights = training.parted_like(vector, random_weights())
+    return model
 
 
 class Forward(NamedTuple):
@@ -209,12 +198,6 @@ CONFIG = {
     "tie_word_embeddings": True,
     "dtype": "float32",
 }
-TOKENIZER_CONFIG = {
-    "tokenizer_class": "PreTrainedTokenizerFast",
-    **dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True)),
-    "model_max_length": POSITIONS,
-    "clean_up_tokenization_spaces": False,
-}
 
 
 def tensors_of(weights: BertWeights) -> dict[str, Array]:
@@ -236,21 +219,9 @@ def tensors_of(weights: BertWeights) -> dict[str, Array]:
 
 def save(weights: BertWeights, folder: Path) -> Path:
     """Write a checkpoint that any reader of BERT opens: weights, config and tokenizer."""
-    settings = {"config.json": CONFIG, "tokenizer_config.json": TOKENIZER_CONFIG}
-    return training.save_checkpoint(folder, tensors_of(weights), settings, write_tokenizer)
-
-
-def write_tokenizer(path: Path) -> None:
-    """Write a tokenizer of letters: `[CLS]` before a text, `[SEP]` after it, `[UNK]` for every other character."""
-    from tokenizers import AddedToken, Tokenizer, models, normalizers, processors
-
-    vocab = {token: i for i, token in enumerate((*SPECIAL, *training.LETTERS))}
-    tokenizer = Tokenizer(models.BPE(vocab, merges=[], unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
-    ends = [("[CLS]", CLS), ("[SEP]", SEP)]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    tokenizer.save(str(path))
+    tokenizer = training.tokenizer_of_letters(SPECIAL, "[UNK]", "[CLS] $A [SEP]")
+    named = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
+    return training.save_checkpoint(folder, tensors_of(weights), CONFIG, tokenizer, named)
 
 
 def main() -> None:
