@@ -62,6 +62,10 @@ def variant(case: Case, name: str, save: str, kinds: tuple[str, ...] = ("plain",
 # fmt: off
 
 
+VISION = {
+    "hidden_size": 8, "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 4,
+    "patch_size": 4, "projection_dim": 8}
+
 def small(**more: Any) -> dict[str, Any]:
     """The keys that most configs share, with the smallest sizes that still show a mistake."""
     return {
@@ -317,13 +321,10 @@ def others() -> tuple[Case, ...]:
         "whisper", "Whisper", ("decoder.embed_tokens", "decoder.embed_positions"), heard, (*LEARNED, "cached"),
         side="decoder", sum_enters="decoder.layers.0", position="decoder.embed_positions")
     text = small(bos_token_id=1, eos_token_id=VOCAB - 1, pad_token_id=0, projection_dim=8)
-    vision = {
-        "hidden_size": 8, "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 4,
-        "patch_size": 4, "projection_dim": 8}
     parts = ("embeddings.token_embedding", "embeddings.position_embedding")
     kinds = tuple(kind for kind in LEARNED if kind != "inputs_embeds")
     clip = of("clip_text_model", "CLIPText", parts, text, kinds, sum_enters="encoder", position=parts[1])
-    both = {"text_config": text, "vision_config": vision, "projection_dim": 8}
+    both = {"text_config": text, "vision_config": VISION, "projection_dim": 8}
     return (
         xlm, variant(xlm, "xlm-one", "XLMWithLMHeadModel", ("plain", UNMASKED), n_langs=1, parts=xlm.parts[:-1]),
         whisper, variant(whisper, "whisper-head", "WhisperForConditionalGeneration"), clip,
