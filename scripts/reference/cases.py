@@ -129,32 +129,26 @@ def encoders() -> tuple[Case, ...]:
         jina, variant(jina, "jina_embeddings_v3-head", "JinaEmbeddingsV3ForMaskedLM"), convbert,
         variant(convbert, "convbert-equal", "ConvBertForMaskedLM",
             FEW, embedding_size=WIDTH, parts=convbert.parts[:-1]),
-        *distilbert(), *deberta(), *modernbert())
+        *unlike_bert())
 
 
-def distilbert() -> tuple[Case, ...]:
+def unlike_bert() -> tuple[Case, ...]:
     config = {"dim": WIDTH, "n_layers": 1, "n_heads": 2, "hidden_dim": 4, "max_position_embeddings": POSITIONS}
-    case = like_bert("distilbert", "DistilBert", LEARNED, without="type")
-    case = replace(case, config={"vocab_size": VOCAB, **config})
-    return case, variant(case, "distilbert-head", "DistilBertForMaskedLM")
-
-
-def deberta() -> tuple[Case, ...]:
-    case = like_bert(
+    distilbert = like_bert("distilbert", "DistilBert", LEARNED, without="type")
+    distilbert = replace(distilbert, config={"vocab_size": VOCAB, **config})
+    deberta = like_bert(
         "deberta-v2", "DebertaV2", (*TYPED, "pads_inside_mask", UNMASKED), extra=("embeddings.embed_proj",),
         fields={"masked": "embeddings"}, embedding_size=NARROW, type_vocab_size=2)
     unbiased = variant(
-        case, "deberta-v2-unbiased", "DebertaV2ForMaskedLM", ("plain", "left_pad", "pads_inside_mask"),
+        deberta, "deberta-v2-unbiased", "DebertaV2ForMaskedLM", ("plain", "left_pad", "pads_inside_mask"),
         parts=("embeddings.word_embeddings", "embeddings.LayerNorm"), position="", embedding_size=WIDTH,
         type_vocab_size=0, position_biased_input=False, relative_attention=True, norm_rel_ebd="layer_norm")
-    return case, unbiased
-
-
-def modernbert() -> tuple[Case, ...]:
-    config = small(pad_token_id=3, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
+    special = small(pad_token_id=3, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
     parts = ("embeddings.tok_embeddings", "embeddings.norm")
-    case = of("modernbert", "ModernBert", parts, config, PADDED, sum_enters="embeddings.norm", pad=3)
-    return case, variant(case, "modernbert-bias", "ModernBertForMaskedLM", FEW, norm_bias=True)
+    modernbert = of("modernbert", "ModernBert", parts, special, PADDED, sum_enters="embeddings.norm", pad=3)
+    return (
+        distilbert, variant(distilbert, "distilbert-head", "DistilBertForMaskedLM"), deberta, unbiased,
+        modernbert, variant(modernbert, "modernbert-bias", "ModernBertForMaskedLM", FEW, norm_bias=True))
 
 
 def gpts() -> tuple[Case, ...]:

@@ -24,6 +24,7 @@ import zlib
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import check
 import numpy as np
@@ -245,7 +246,6 @@ class Recorder:
 
     def __init__(self, model: torch.nn.Module, stack: Stack) -> None:
         self.model, self.stack, self.trace = model, stack, dict[str, torch.Tensor]()
-        self.softmaxed: list[torch.Tensor] = []
         modules = dict(model.named_modules())
         keys = (*(key for block in stack.blocks for key in block.modules), *filter(None, [stack.last_norm]))
         for path, own in by_module({key: key for key in keys}).items():
@@ -271,13 +271,10 @@ class Recorder:
             return plain(x, *rest, **named)
 
         self.trace.clear()
-        torch.nn.functional.softmax, self.softmaxed = watched, []
-        try:
-            with torch.no_grad():
-                given = {name: torch.from_numpy(array) for name, array in inputs.items()}
-                result = encoder_of(self.model)(**given, output_hidden_states=True, output_attentions=True)
-        finally:
-            torch.nn.functional.softmax = plain
+        self.softmaxed = list[torch.Tensor]()
+        given = {name: torch.from_numpy(array) for name, array in inputs.items()}
+        with torch.no_grad(), mock.patch.object(torch.nn.functional, "softmax", watched):
+            result = encoder_of(self.model)(**given, output_hidden_states=True, output_attentions=True)
         if self.stack.last_norm != "final_layer_norm":  # CLIP's last hidden state has not passed the norm
             assert torch.equal(result.hidden_states[-1], result.last_hidden_state)
         return {key: value.contiguous().numpy() for key, value in self.ordered(result).items()}

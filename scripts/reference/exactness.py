@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +27,7 @@ COUNTS = {"padding": "position among real tokens", "mask": "position by the mask
 
 def formula(family: minibert.Family) -> str:
     """Write a row's steps as one expression in order; [...] is computed only if configured or passed."""
-    x = ""
-    for step in family.steps_for(family.sides[0]):
-        x = grown(x, step)
-    return x
+    return reduce(grown, family.steps_for(family.sides[0]), "")
 
 
 def grown(x: str, step: Step) -> str:

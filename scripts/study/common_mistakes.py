@@ -91,13 +91,8 @@ def measure(*names: str, on: str = "") -> None:
 # * RMSNorm, `x / sqrt(mean(x^2) + eps) * weight`: no mean is subtracted
 
 # %%
-measure(
-    "variance divided by dim - 1",
-    "variance divided by dim - 1, eps outside the root",
-    "eps 1e-05",
-    "weight and bias ignored",
-    "RMSNorm for LayerNorm",
-)
+measure("variance divided by dim - 1", "variance divided by dim - 1, eps outside the root")
+measure("eps 1e-05", "weight and bias ignored", "RMSNorm for LayerNorm")
 
 # %% [markdown]
 # With BERT's `eps = 1e-12` it hardly matters whether `eps` is under the root. With RoBERTa's 1e-5 it does, and a
@@ -255,12 +250,8 @@ for ax, (title, group) in zip(axes, groups.items(), strict=True):
     ax.set(xscale="log", xlim=(smallest, None), ylim=(-0.7, len(group) - 0.3))
     ax.spines[["top", "right"]].set_visible(False)
 axes[-1].set_xlabel("largest difference in the output / root mean square of the output")
-study.show(
-    axes[0],
-    "errors",
-    of="mistakes beside the size of what they spoil",
-    alt="a dot for each mistake: how large the error is that it makes, on a logarithmic scale",
-)
+alt = "a dot for each mistake: how large the error is that it makes, on a logarithmic scale"
+study.show(axes[0], "errors", of="mistakes beside the size of what they spoil", alt=alt)
 assert sum(len(ax.lines[0].get_xdata()) for ax in axes) == len(measured)
 
 # %% [markdown]
