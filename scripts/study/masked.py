@@ -79,18 +79,20 @@ def one_hidden(ids: Array) -> Masked:
     return Masked(np.where(hidden, MASK, ids[words]), ids[words], hidden)
 
 
-def random_weights(seed: int = 0) -> BertWeights:
+def random_weights(
+    seed: int = 0, vocab: int = VOCAB, positions: int = POSITIONS, dim: int = DIM, blocks: int = BLOCKS
+) -> BertWeights:
     """Draw a BERT before training: normal noise, 0.02 wide in tables and 0.1 in maps, biases 0, norms 1 and 0."""
     random = np.random.default_rng(seed)
 
     def dense(out: int, into: int) -> Linear:
         return Linear(training.drawn(random, out, into, 0.1), np.zeros(out, np.float32))
 
-    norm = Affine(np.ones(DIM, np.float32), np.zeros(DIM, np.float32))
-    square, up, down = (DIM, DIM), (4 * DIM, DIM), (DIM, 4 * DIM)
-    blocks = [Block(*(dense(*square) for _ in range(4)), norm, dense(*up), dense(*down), norm) for _ in range(BLOCKS)]
-    tables = (training.drawn(random, rows, DIM, 0.02) for rows in (VOCAB, 2, POSITIONS))
-    return BertWeights(*tables, norm, blocks, dense(*square), norm, np.zeros(VOCAB, np.float32))
+    norm = Affine(np.ones(dim, np.float32), np.zeros(dim, np.float32))
+    square, up, down = (dim, dim), (4 * dim, dim), (dim, 4 * dim)
+    made = [Block(*(dense(*square) for _ in range(4)), norm, dense(*up), dense(*down), norm) for _ in range(blocks)]
+    tables = (training.drawn(random, rows, dim, 0.02) for rows in (vocab, 2, positions))
+    return BertWeights(*tables, norm, made, dense(*square), norm, np.zeros(vocab, np.float32))
 
 
 def model_of(vector: Array) -> BertWeights:

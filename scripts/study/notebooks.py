@@ -220,7 +220,7 @@ def make_lab(folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     shared = [f"lab/{path.name}" for path in (HERE / "lab").glob("*.py") if path.stem not in (*LAB, "blanks")]
-    put(folder, "study.py", *BACKWARD, "training.py", "gpt2-words", *shared)
+    put(folder, "study.py", *BACKWARD, "training.py", "masked.py", "gpt2-words", *shared)
     answers = answers_in(folder)
     sources = {name: (HERE / "lab" / f"{name}.py").read_text("utf-8") for name in LAB}
     titles = {name: source.splitlines()[1].removeprefix("# # ") for name, source in sources.items()}
