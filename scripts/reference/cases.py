@@ -163,21 +163,17 @@ def gpts() -> tuple[Case, ...]:
         "vocab_size": VOCAB, "hidden_size": WIDTH, "num_layers": 1, "num_heads": 2, "intermediate_size": 4,
         "attention_types": [[["global"], 1]], "max_position_embeddings": POSITIONS}
     neo = of("gpt_neo", "GPTNeo", ("wte", "wpe"), sizes, CACHED, **enters, position="wpe")
+    sizes = small(pad_token_id=1, ffn_dim=4, word_embed_proj_dim=WIDTH)
+    del sizes["intermediate_size"]
+    parts = ("decoder.embed_tokens", "decoder.embed_positions")
+    kinds = (*LEARNED, "pads_inside_mask", "cached", "cached_mask", UNMASKED, UNLIKE)
+    opt = of("opt", "OPT", parts, sizes, kinds, sum_enters="decoder.layers.0", position=parts[1], offset=2, pad=1)
     return (
         gpt2, variant(gpt2, "gpt2-head", "GPT2LMHeadModel"), openai,
         variant(openai, "openai-gpt-head", "OpenAIGPTLMHeadModel"), neo,
-        variant(neo, "gpt_neo-head", "GPTNeoForCausalLM"))
-
-
-def opt() -> tuple[Case, ...]:
-    config = small(pad_token_id=1, ffn_dim=4, word_embed_proj_dim=WIDTH)
-    del config["intermediate_size"]
-    parts = ("decoder.embed_tokens", "decoder.embed_positions")
-    kinds = (*LEARNED, "pads_inside_mask", "cached", "cached_mask", UNMASKED, UNLIKE)
-    case = of("opt", "OPT", parts, config, kinds, sum_enters="decoder.layers.0", position=parts[1], offset=2, pad=1)
-    return case, variant(
-        case, "opt-project", "OPTForCausalLM", (*FEW, "inputs_embeds", "cached_mask"),
-        parts=(*parts, "decoder.project_in"), word_embed_proj_dim=NARROW)
+        variant(neo, "gpt_neo-head", "GPTNeoForCausalLM"), opt, variant(
+            opt, "opt-project", "OPTForCausalLM", (*FEW, "inputs_embeds", "cached_mask"),
+            parts=(*parts, "decoder.project_in"), word_embed_proj_dim=NARROW))
 
 
 def words_alone() -> tuple[Case, ...]:
@@ -328,4 +324,4 @@ def others() -> tuple[Case, ...]:
 # fmt: on
 
 
-CASES = (*encoders(), *gpts(), *opt(), *words_alone(), *encoder_decoders(), *others())
+CASES = (*encoders(), *gpts(), *words_alone(), *encoder_decoders(), *others())

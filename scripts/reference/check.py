@@ -19,6 +19,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +86,6 @@ def write_manifest(folder: Path, maker: str = "scripts/reference/make.py") -> No
     write_json(folder / MANIFEST, manifest, depth=2)
 
 
-def exact_keys(order: list[str]) -> set[str]:
-    """Return the keys of a trace before its first norm or projection."""
-    cut = next((place for place, key in enumerate(order) if AFTER_NORM.search(key)), len(order))
-    return set(order[:cut])
-
-
 def compare_arrays(
     name: str, old: dict[str, Array], new: dict[str, Array], exact: set[str], blocks: set[str]
 ) -> Iterator[str]:
@@ -138,7 +133,10 @@ def compare_file(old: Path, new: Path, name: str) -> Iterator[str]:
         orders = json.loads((old / name).with_name("case.json").read_text(encoding="utf-8")).get("order")
         exact = {key for key in before if "|inputs|" in key}
         if isinstance(orders, dict):  # of an input layer, one order for each kind
-            exact |= {f"{kind}|{key}" for kind, order in orders.items() for key in exact_keys(order)}
+            before_norms = {
+                kind: takewhile(lambda key: not AFTER_NORM.search(key), keys) for kind, keys in orders.items()
+            }
+            exact |= {f"{kind}|{key}" for kind, keys in before_norms.items() for key in keys}
         else:  # the blocks' input is a sum in GPT-2, elsewhere the output of a norm
             entering = {key for key in before if key.endswith("|hidden_states.0")}
             blocks, exact = set(before) - entering, exact | (entering if name.startswith("gpt2") else set())

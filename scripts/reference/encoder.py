@@ -236,11 +236,6 @@ def make_inputs(case: Case, kind: str) -> dict[str, Array]:
     return made
 
 
-def encoder_of(model: torch.nn.Module) -> Any:
-    """Return the part to run: the encoder of a model with a decoder, else the model."""
-    return model.get_encoder() if hasattr(model, "decoder") else model
-
-
 class Recorder:
     """Hooks on the modules of one model, by the names of the bound blocks."""
 
@@ -273,8 +268,9 @@ class Recorder:
         self.trace.clear()
         self.softmaxed = list[torch.Tensor]()
         given = {name: torch.from_numpy(array) for name, array in inputs.items()}
+        runs: Any = self.model.get_encoder() if hasattr(self.model, "decoder") else self.model
         with torch.no_grad(), mock.patch.object(torch.nn.functional, "softmax", watched):
-            result = encoder_of(self.model)(**given, output_hidden_states=True, output_attentions=True)
+            result = runs(**given, output_hidden_states=True, output_attentions=True)
         if self.stack.last_norm != "final_layer_norm":  # CLIP's last hidden state has not passed the norm
             assert torch.equal(result.hidden_states[-1], result.last_hidden_state)
         return {key: value.contiguous().numpy() for key, value in self.ordered(result).items()}

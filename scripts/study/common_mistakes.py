@@ -232,15 +232,10 @@ measure("mask not applied to the rows", on="xlm")
 assert {each.name for each in ROWS if each.where != "local"} <= set(measured), "each mistake of rows has been made"
 order = sorted(measured, key=lambda name: measured[name][1])
 ours = [name for name in order if measured[name][0] == "bert"]
-groups = {
-    f"{model.name}": {name: measured[name][1] for name in ours},
-    "tiny checkpoints, random numbers": {
-        f"{measured[name][0]}: {name}": measured[name][1] for name in order if name not in ours
-    },
-}
-figure, axes = plt.subplots(
-    2, figsize=(9, 9), layout="constrained", sharex=True, height_ratios=[len(group) for group in groups.values()]
-)
+others = {f"{measured[name][0]}: {name}": measured[name][1] for name in order if name not in ours}
+groups = {model.name: {name: measured[name][1] for name in ours}, "tiny checkpoints, random numbers": others}
+heights = [len(group) for group in groups.values()]
+axes = plt.subplots(2, figsize=(9, 9), layout="constrained", sharex=True, height_ratios=heights)[1]
 smallest = min(ratio for _, ratio in measured.values()) / 3
 for ax, (title, group) in zip(axes, groups.items(), strict=True):
     ax.hlines(list(group), smallest, list(group.values()), color="0.8", linewidth=1)

@@ -13,15 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import block_gradients as backward
 import numpy as np
 import training
-from block_gradients import (
-    cross_entropy_gradient,
-    feed_forward_gradient,
-    gelu_tanh_gradient,
-    linear_gradient,
-    self_attention_gradient,
-)
 from gradients import bert_input_gradient, layer_norm_gradient
 from model_gradients import adam
 from training import vector_of
@@ -140,9 +134,9 @@ def block_gradient(grad: Array, x: Array, block: Block, mask: Array) -> tuple[Ar
     middle = layer_norm(added, *block.norm_1, EPS)
     worked = middle + feed_forward(middle, block.up, block.down, gelu_tanh)
     norm_2 = layer_norm_gradient(grad, worked, block.norm_2.weight, EPS)
-    work = feed_forward_gradient(norm_2.x, middle, block.up, block.down)
+    work = backward.feed_forward_gradient(norm_2.x, middle, block.up, block.down)
     norm_1 = layer_norm_gradient(norm_2.x + work.x, added, block.norm_1.weight, EPS)
-    look = self_attention_gradient(norm_1.x, x, block, HEADS, mask)
+    look = backward.self_attention_gradient(norm_1.x, x, block, HEADS, mask)
     own = Block(
         query=look.query, key=look.key, value=look.value, output=look.output, up=work.up, down=work.down,
         norm_1=Affine(norm_1.weight, norm_1.bias), norm_2=Affine(norm_2.weight, norm_2.bias),
@@ -155,9 +149,9 @@ def loss_and_gradient(weights: BertWeights, words: Masked) -> tuple[float, BertW
     entered, taken, inner, last, logits = forward(weights, words)
     targets = words.targets[words.hidden]
     share = np.full(len(targets), 1 / len(targets), logits.dtype)
-    decoder = linear_gradient(cross_entropy_gradient(share, logits, targets), last, weights.word)
+    decoder = backward.linear_gradient(backward.cross_entropy_gradient(share, logits, targets), last, weights.word)
     head_norm = layer_norm_gradient(decoder.x, gelu_tanh(inner), weights.transform_norm.weight, EPS)
-    dense = linear_gradient(gelu_tanh_gradient(head_norm.x, inner), taken, weights.transform.weight)
+    dense = backward.linear_gradient(backward.gelu_tanh_gradient(head_norm.x, inner), taken, weights.transform.weight)
     grad, found = np.zeros_like(entered[0]), list[Block]()
     grad[words.hidden] = dense.x
     for block, before in zip(reversed(weights.blocks), reversed(entered), strict=True):
@@ -185,21 +179,11 @@ def train(ids: Array, steps: int = STEPS, seed: int = 0) -> Iterator[tuple[float
 
 
 CONFIG = {
-    "architectures": ["BertForMaskedLM"],
-    "model_type": "bert",
-    "hidden_act": "gelu_new",
-    "vocab_size": VOCAB,
-    "hidden_size": DIM,
-    "max_position_embeddings": POSITIONS,
-    "num_hidden_layers": BLOCKS,
-    "num_attention_heads": HEADS,
-    "intermediate_size": 4 * DIM,
-    "type_vocab_size": 2,
-    "layer_norm_eps": EPS,
-    "pad_token_id": PAD,
-    "tie_word_embeddings": True,
-    "dtype": "float32",
-}
+    "architectures": ["BertForMaskedLM"], "model_type": "bert", "hidden_act": "gelu_new", "vocab_size": VOCAB,
+    "hidden_size": DIM, "max_position_embeddings": POSITIONS, "num_hidden_layers": BLOCKS, "num_attention_heads": HEADS,
+    "intermediate_size": 4 * DIM, "type_vocab_size": 2, "layer_norm_eps": EPS, "pad_token_id": PAD,
+    "tie_word_embeddings": True, "dtype": "float32",
+}  # fmt: skip
 
 
 def tensors_of(weights: BertWeights) -> dict[str, Array]:

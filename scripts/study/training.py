@@ -205,20 +205,10 @@ def tensors_of(model: Gpt2Weights) -> dict[str, Array]:
 
 
 CONFIG = {
-    "architectures": ["GPT2LMHeadModel"],
-    "model_type": "gpt2",
-    "activation_function": "gelu_new",
-    "vocab_size": VOCAB,
-    "n_embd": DIM,
-    "n_positions": POSITIONS,
-    "n_layer": BLOCKS,
-    "n_head": HEADS,
-    "layer_norm_epsilon": 1e-5,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-    "tie_word_embeddings": True,
-    "dtype": "float32",
-}
+    "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new", "vocab_size": VOCAB,
+    "n_embd": DIM, "n_positions": POSITIONS, "n_layer": BLOCKS, "n_head": HEADS, "layer_norm_epsilon": 1e-5,
+    "bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": True, "dtype": "float32",
+}  # fmt: skip
 
 
 def save(model: Gpt2Weights, folder: Path) -> Path:
