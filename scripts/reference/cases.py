@@ -260,6 +260,10 @@ def encoder_decoders() -> tuple[Case, ...]:
     bart_encoder, bart_decoder = two_sides(
         "bart", "bart", "Bart", encoder_decoder(), learned, (*PADDED, "full_length"), **bart
     )
+    pad, saves = VOCAB - 1, ("Model", "MTModel")  # Marian pads with the last id
+    marian = encoder_decoder(pad_token_id=pad, decoder_start_token_id=pad, eos_token_id=0, forced_eos_token_id=0)
+    separate: dict[str, Any] = {
+        "share_encoder_decoder_embeddings": False, "decoder_vocab_size": VOCAB + 8, "tie_word_embeddings": False}
     return (
         *two_sides("t5", "t5", "T5", t5, ("embed_tokens",), FEW, sum_enters="block.0"),
         *two_sides(
@@ -276,23 +280,12 @@ def encoder_decoders() -> tuple[Case, ...]:
         *two_sides(
             "pegasus", "pegasus", "Pegasus", scaled, learned[:2], some, sum_enters="layers.0", scaled="embed_scale"
         ),
-        *marian())
-
-
-def marian() -> tuple[Case, ...]:
-    pad = VOCAB - 1  # Marian pads with the last id
-    config = encoder_decoder(pad_token_id=pad, decoder_start_token_id=pad, eos_token_id=0, forced_eos_token_id=0)
-    separate = {
-        **config, "share_encoder_decoder_embeddings": False, "decoder_vocab_size": VOCAB + 8,
-        "tie_word_embeddings": False}
-    modules, saves = ("embed_tokens", "embed_positions"), ("Model", "MTModel")
-    return (
         *two_sides(
-            "marian", "marian", "Marian", {**config, "scale_embedding": True, "d_model": UNEVEN}, modules,
+            "marian", "marian", "Marian", {**marian, "scale_embedding": True, "d_model": UNEVEN}, learned[:2],
             (*PADDED, "full_length"), saves, sum_enters="layers.0", pad=pad, scaled="embed_scale"),
         *two_sides(
-            "marian-separate", "marian", "Marian", separate, modules, FEW, saves, sum_enters="layers.0", pad=pad
-        ))
+            "marian-separate", "marian", "Marian", {**marian, **separate}, learned[:2], FEW, saves,
+            sum_enters="layers.0", pad=pad))
 
 
 def others() -> tuple[Case, ...]:
