@@ -132,7 +132,7 @@ def compare_file(old: Path, new: Path, name: str) -> Iterator[str]:
     if name.endswith("trace.safetensors"):
         orders = json.loads((old / name).with_name("case.json").read_text(encoding="utf-8")).get("order")
         exact = {key for key in before if "|inputs|" in key}
-        if isinstance(orders, dict):  # of an input layer, one order for each kind
+        if isinstance(orders, dict):  # an input layer has an order for each kind
             before_norms = {
                 kind: takewhile(lambda key: not AFTER_NORM.search(key), keys) for kind, keys in orders.items()
             }
