@@ -148,10 +148,7 @@ def process(code: str) -> tuple[float, float]:
     return seconds, usage.ru_maxrss * 1024
 
 
-Figures = dict[str, list[float]]
-
-
-def processes(codes: Mapping[str, str], rounds: int) -> tuple[Figures, Figures]:
+def processes(codes: Mapping[str, str], rounds: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """Return the seconds and the peak bytes of whole processes.
 
     The first of several rounds does not count: it reads all from the disk and compiles our modules.

@@ -42,10 +42,6 @@ OPEN = ExitStack()  # resources that end with the process
 atexit.register(OPEN.close)
 
 
-def cores() -> int:
-    return len(os.sched_getaffinity(0))
-
-
 def ours(who: str, folder: str, load: Callable[..., Any] = minibert.load_encoder) -> Any:
     """Load minibert for a contender that is minibert; a peer whose name was mistaken must not be measured as one."""
     if who not in (BEFORE, MINILM) and who.partition(", ")[0] != OURS:
@@ -87,7 +83,7 @@ def torch_model(who: str, folder: str) -> Any:
     import torch
     from transformers import AutoModel
 
-    torch.set_num_threads(cores())
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
     return AutoModel.from_pretrained(folder, attn_implementation=who.partition(", ")[2]).eval()
 
 
@@ -102,7 +98,7 @@ def onnx_session(file: str) -> Callable[[dict[str, Any]], Any]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = cores()
+    options.intra_op_num_threads = len(os.sched_getaffinity(0))
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     return lambda inputs: session.run(None, inputs)[0]
 
@@ -147,7 +143,7 @@ def torch_class(name: str, folder: str) -> Any:
     import sentence_transformers
     import torch
 
-    torch.set_num_threads(cores())
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
     return getattr(sentence_transformers, name)(folder, device="cpu")
 
 

@@ -6,7 +6,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -159,11 +158,6 @@ def in_turn(take: Mapping[str, Callable[[], T]], rounds: int, start: int = 0) ->
             time.sleep(PAUSE)
             found[name].append(take[name]())
     return {name: taken[start:] for name, taken in found.items()}
-
-
-def timed(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Time calls in turn; return the median seconds of each round."""
-    return in_turn({name: partial(seconds_of, call) for name, call in calls.items()}, rounds)
 
 
 def seconds_of(call: Callable[[], Any]) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from minibert.bulk.stored import StoredVectors
 
 from .children import child
-from .measure import Row, Settings, compare, most, timed
+from .measure import Row, Settings, compare, in_turn, most, seconds_of
 from .memory import Peak, kibibytes
 from .models import folder_of, once
 from .sections import written_texts
@@ -36,7 +36,7 @@ def search(settings: Settings) -> Iterator[Row]:
         for number in (1, 16):
             queries = questions(number, vectors.shape[1])
             calls = {"search": partial(stored.search, queries, 10), PRODUCT: partial(np.matmul, vectors, queries.T)}
-            times = timed(calls, settings.rounds(7))
+            times = in_turn({name: partial(seconds_of, call) for name, call in calls.items()}, settings.rounds(7))
             what = f"{number} question{'s' * (number > 1)}, {count:,} vectors of {vectors.shape[1]} {precision} numbers"
             yield compare(what, times["search"], times[PRODUCT], PRODUCT, most(1.5) if precision == "float32" else None)
         before, peak = child("search.memory", folder, vectors.shape[1])

@@ -55,7 +55,6 @@ def topics_of_help() -> Pairs:
 
 def docstrings() -> Pairs:
     """Read the docstrings in the sources: nothing is imported."""
-
     sources = (path.read_text(encoding="utf-8") for path in sorted(Path(os.__file__).parent.glob("*.py")))
     nodes = (node for source in sources for node in ast.walk(ast.parse(source)))
     documented = (node for node in nodes if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef))

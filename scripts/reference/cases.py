@@ -62,6 +62,10 @@ def variant(case: Case, name: str, save: str, kinds: tuple[str, ...] = ("plain",
 # fmt: off
 
 
+VISION = {
+    "hidden_size": 8, "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 4,
+    "patch_size": 4, "projection_dim": 8}
+
 def small(**more: Any) -> dict[str, Any]:
     """The keys that most configs share, with the smallest sizes that still show a mistake."""
     return {
@@ -125,32 +129,26 @@ def encoders() -> tuple[Case, ...]:
         jina, variant(jina, "jina_embeddings_v3-head", "JinaEmbeddingsV3ForMaskedLM"), convbert,
         variant(convbert, "convbert-equal", "ConvBertForMaskedLM",
             FEW, embedding_size=WIDTH, parts=convbert.parts[:-1]),
-        *distilbert(), *deberta(), *modernbert())
+        *unlike_bert())
 
 
-def distilbert() -> tuple[Case, ...]:
+def unlike_bert() -> tuple[Case, ...]:
     config = {"dim": WIDTH, "n_layers": 1, "n_heads": 2, "hidden_dim": 4, "max_position_embeddings": POSITIONS}
-    case = like_bert("distilbert", "DistilBert", LEARNED, without="type")
-    case = replace(case, config={"vocab_size": VOCAB, **config})
-    return case, variant(case, "distilbert-head", "DistilBertForMaskedLM")
-
-
-def deberta() -> tuple[Case, ...]:
-    case = like_bert(
+    distilbert = like_bert("distilbert", "DistilBert", LEARNED, without="type")
+    distilbert = replace(distilbert, config={"vocab_size": VOCAB, **config})
+    deberta = like_bert(
         "deberta-v2", "DebertaV2", (*TYPED, "pads_inside_mask", UNMASKED), extra=("embeddings.embed_proj",),
         fields={"masked": "embeddings"}, embedding_size=NARROW, type_vocab_size=2)
     unbiased = variant(
-        case, "deberta-v2-unbiased", "DebertaV2ForMaskedLM", ("plain", "left_pad", "pads_inside_mask"),
+        deberta, "deberta-v2-unbiased", "DebertaV2ForMaskedLM", ("plain", "left_pad", "pads_inside_mask"),
         parts=("embeddings.word_embeddings", "embeddings.LayerNorm"), position="", embedding_size=WIDTH,
         type_vocab_size=0, position_biased_input=False, relative_attention=True, norm_rel_ebd="layer_norm")
-    return case, unbiased
-
-
-def modernbert() -> tuple[Case, ...]:
-    config = small(pad_token_id=3, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
+    special = small(pad_token_id=3, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
     parts = ("embeddings.tok_embeddings", "embeddings.norm")
-    case = of("modernbert", "ModernBert", parts, config, PADDED, sum_enters="embeddings.norm", pad=3)
-    return case, variant(case, "modernbert-bias", "ModernBertForMaskedLM", FEW, norm_bias=True)
+    modernbert = of("modernbert", "ModernBert", parts, special, PADDED, sum_enters="embeddings.norm", pad=3)
+    return (
+        distilbert, variant(distilbert, "distilbert-head", "DistilBertForMaskedLM"), deberta, unbiased,
+        modernbert, variant(modernbert, "modernbert-bias", "ModernBertForMaskedLM", FEW, norm_bias=True))
 
 
 def gpts() -> tuple[Case, ...]:
@@ -165,21 +163,17 @@ def gpts() -> tuple[Case, ...]:
         "vocab_size": VOCAB, "hidden_size": WIDTH, "num_layers": 1, "num_heads": 2, "intermediate_size": 4,
         "attention_types": [[["global"], 1]], "max_position_embeddings": POSITIONS}
     neo = of("gpt_neo", "GPTNeo", ("wte", "wpe"), sizes, CACHED, **enters, position="wpe")
+    sizes = small(pad_token_id=1, ffn_dim=4, word_embed_proj_dim=WIDTH)
+    del sizes["intermediate_size"]
+    parts = ("decoder.embed_tokens", "decoder.embed_positions")
+    kinds = (*LEARNED, "pads_inside_mask", "cached", "cached_mask", UNMASKED, UNLIKE)
+    opt = of("opt", "OPT", parts, sizes, kinds, sum_enters="decoder.layers.0", position=parts[1], offset=2, pad=1)
     return (
         gpt2, variant(gpt2, "gpt2-head", "GPT2LMHeadModel"), openai,
         variant(openai, "openai-gpt-head", "OpenAIGPTLMHeadModel"), neo,
-        variant(neo, "gpt_neo-head", "GPTNeoForCausalLM"))
-
-
-def opt() -> tuple[Case, ...]:
-    config = small(pad_token_id=1, ffn_dim=4, word_embed_proj_dim=WIDTH)
-    del config["intermediate_size"]
-    parts = ("decoder.embed_tokens", "decoder.embed_positions")
-    kinds = (*LEARNED, "pads_inside_mask", "cached", "cached_mask", UNMASKED, UNLIKE)
-    case = of("opt", "OPT", parts, config, kinds, sum_enters="decoder.layers.0", position=parts[1], offset=2, pad=1)
-    return case, variant(
-        case, "opt-project", "OPTForCausalLM", (*FEW, "inputs_embeds", "cached_mask"),
-        parts=(*parts, "decoder.project_in"), word_embed_proj_dim=NARROW)
+        variant(neo, "gpt_neo-head", "GPTNeoForCausalLM"), opt, variant(
+            opt, "opt-project", "OPTForCausalLM", (*FEW, "inputs_embeds", "cached_mask"),
+            parts=(*parts, "decoder.project_in"), word_embed_proj_dim=NARROW))
 
 
 def words_alone() -> tuple[Case, ...]:
@@ -266,6 +260,10 @@ def encoder_decoders() -> tuple[Case, ...]:
     bart_encoder, bart_decoder = two_sides(
         "bart", "bart", "Bart", encoder_decoder(), learned, (*PADDED, "full_length"), **bart
     )
+    pad, saves = VOCAB - 1, ("Model", "MTModel")  # Marian pads with the last id
+    marian = encoder_decoder(pad_token_id=pad, decoder_start_token_id=pad, eos_token_id=0, forced_eos_token_id=0)
+    separate: dict[str, Any] = {
+        "share_encoder_decoder_embeddings": False, "decoder_vocab_size": VOCAB + 8, "tie_word_embeddings": False}
     return (
         *two_sides("t5", "t5", "T5", t5, ("embed_tokens",), FEW, sum_enters="block.0"),
         *two_sides(
@@ -282,23 +280,12 @@ def encoder_decoders() -> tuple[Case, ...]:
         *two_sides(
             "pegasus", "pegasus", "Pegasus", scaled, learned[:2], some, sum_enters="layers.0", scaled="embed_scale"
         ),
-        *marian())
-
-
-def marian() -> tuple[Case, ...]:
-    pad = VOCAB - 1  # Marian pads with the last id
-    config = encoder_decoder(pad_token_id=pad, decoder_start_token_id=pad, eos_token_id=0, forced_eos_token_id=0)
-    separate = {
-        **config, "share_encoder_decoder_embeddings": False, "decoder_vocab_size": VOCAB + 8,
-        "tie_word_embeddings": False}
-    modules, saves = ("embed_tokens", "embed_positions"), ("Model", "MTModel")
-    return (
         *two_sides(
-            "marian", "marian", "Marian", {**config, "scale_embedding": True, "d_model": UNEVEN}, modules,
+            "marian", "marian", "Marian", {**marian, "scale_embedding": True, "d_model": UNEVEN}, learned[:2],
             (*PADDED, "full_length"), saves, sum_enters="layers.0", pad=pad, scaled="embed_scale"),
         *two_sides(
-            "marian-separate", "marian", "Marian", separate, modules, FEW, saves, sum_enters="layers.0", pad=pad
-        ))
+            "marian-separate", "marian", "Marian", {**marian, **separate}, learned[:2], FEW, saves,
+            sum_enters="layers.0", pad=pad))
 
 
 def others() -> tuple[Case, ...]:
@@ -317,13 +304,10 @@ def others() -> tuple[Case, ...]:
         "whisper", "Whisper", ("decoder.embed_tokens", "decoder.embed_positions"), heard, (*LEARNED, "cached"),
         side="decoder", sum_enters="decoder.layers.0", position="decoder.embed_positions")
     text = small(bos_token_id=1, eos_token_id=VOCAB - 1, pad_token_id=0, projection_dim=8)
-    vision = {
-        "hidden_size": 8, "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 4,
-        "patch_size": 4, "projection_dim": 8}
     parts = ("embeddings.token_embedding", "embeddings.position_embedding")
     kinds = tuple(kind for kind in LEARNED if kind != "inputs_embeds")
     clip = of("clip_text_model", "CLIPText", parts, text, kinds, sum_enters="encoder", position=parts[1])
-    both = {"text_config": text, "vision_config": vision, "projection_dim": 8}
+    both = {"text_config": text, "vision_config": VISION, "projection_dim": 8}
     return (
         xlm, variant(xlm, "xlm-one", "XLMWithLMHeadModel", ("plain", UNMASKED), n_langs=1, parts=xlm.parts[:-1]),
         whisper, variant(whisper, "whisper-head", "WhisperForConditionalGeneration"), clip,
@@ -333,4 +317,4 @@ def others() -> tuple[Case, ...]:
 # fmt: on
 
 
-CASES = (*encoders(), *gpts(), *opt(), *words_alone(), *encoder_decoders(), *others())
+CASES = (*encoders(), *gpts(), *words_alone(), *encoder_decoders(), *others())

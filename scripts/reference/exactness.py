@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +27,7 @@ COUNTS = {"padding": "position among real tokens", "mask": "position by the mask
 
 def formula(family: minibert.Family) -> str:
     """Write a row's steps as one expression in order; [...] is computed only if configured or passed."""
-    x = ""
-    for step in family.steps_for(family.sides[0]):
-        x = grown(x, step)
-    return x
+    return reduce(grown, family.steps_for(family.sides[0]), "")
 
 
 def grown(x: str, step: Step) -> str:
@@ -65,10 +63,9 @@ def measured(folder: Path) -> tuple[str, float, float]:
             ids, expected = inputs.pop("input_ids", None), values[f"{kind}|{case['order'][kind][-1]}"]
             off = np.abs(layer(ids, **inputs) - expected) / np.maximum(1, np.abs(expected))
             after = max(after, float(np.max(off)))
-            trace, seen = layer.trace(ids, **inputs), [next(iter(step.path for step, _ in layer.steps))]
-            if not any(isinstance(step, Project) for step, _ in layer.steps):
-                seen.append("sum")
-            for key in seen:
+            projects = any(isinstance(step, Project) for step, _ in layer.steps)
+            trace, first = layer.trace(ids, **inputs), layer.steps[0][0].path
+            for key in (first,) if projects else (first, "sum"):
                 if key in trace and f"{kind}|{key}" in values:
                     before = max(before, float(np.max(np.abs(trace[key] - values[f"{kind}|{key}"]))))
     return case["family"], before, after if rounds else max(before, after)

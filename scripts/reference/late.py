@@ -32,6 +32,7 @@ from torch import nn
 QUERIES = ("the clouds", "", "we lived above the clouds we lived above the clouds")
 PUNCTUATION = list(string.punctuation)
 TOKENS = {"module_input_name": "token_embeddings"}
+PYLATE = {"query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 10, "document_length": 18}
 ROBERTA = SIZES | {"max_position_embeddings": 34, "pad_token_id": 0, "type_vocab_size": 1}
 
 
@@ -113,8 +114,7 @@ def pylate(parts: Path, folder: Path) -> list[Call]:
     rewrite(folder / "1_Dense" / "config.json", lambda config: {k: v for k, v in config.items() if "module" not in k})
     dump(folder / "sentence_bert_config.json", {"max_seq_length": 17, "do_lower_case": False})
     settings = {
-        "model_type": "ColBERT", "prompts": {}, "default_prompt_name": None, "similarity_fn_name": "MaxSim",
-        "query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 10, "document_length": 18,
+        "model_type": "ColBERT", "prompts": {}, "default_prompt_name": None, "similarity_fn_name": "MaxSim", **PYLATE,
         "attend_to_expansion_tokens": True, "skiplist_words": ["!", "the"],
     }  # fmt: skip
     dump(folder / "config_sentence_transformers.json", settings)
@@ -125,10 +125,7 @@ def pylate_older(parts: Path, folder: Path) -> list[Call]:
     """As PyLate 1.0 saved it: no model_type; no expansion; prefixes that are not in the vocabulary; punctuation."""
     pylate(parts, folder)
     rewrite(folder / "tokenizer.json", lambda rules: rules | {"added_tokens": rules["added_tokens"][:-2]})
-    settings = {
-        "prompts": {"query": "above "}, "query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 10,
-        "document_length": 18, "do_query_expansion": False,
-    }  # fmt: skip
+    settings = {"prompts": {"query": "above "}, **PYLATE, "do_query_expansion": False}
     dump(folder / "config_sentence_transformers.json", settings)
     return calls()
 

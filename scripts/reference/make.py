@@ -30,6 +30,7 @@ import zlib
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import check
 import numpy as np
@@ -153,17 +154,15 @@ class Recorder:
             cache = module(input_ids=before, use_cache=True, **seen).past_key_values
             inputs = {**inputs, "past_key_values": cache}
         self.trace.clear()
+        self.looked_up = []
         plain = torch.nn.functional.embedding
 
         def watched(ids: torch.Tensor, weight: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
             self.looked_up.append((weight.data_ptr(), ids))
             return plain(ids, weight, *rest, **named)
 
-        torch.nn.functional.embedding, self.looked_up = watched, []
-        try:
+        with mock.patch.object(torch.nn.functional, "embedding", watched):
             result = module(**inputs, output_hidden_states=True)
-        finally:
-            torch.nn.functional.embedding = plain
         self.complete(inputs)
         last = list(self.trace.values())[-1]
         if not torch.equal(last, result.hidden_states[0]):

@@ -48,7 +48,6 @@ DISTILBERT_SIZES = {
     "max_position_embeddings": 32,
 }  # fmt: skip
 SHARP = np.float32(160)
-SPARSE = {"encode_sparse": "encode", "encode_query": "encode_query", "encode_document": "encode_document"}
 Call = tuple[str, list[Any], dict[str, Any]]
 
 
@@ -142,14 +141,11 @@ def entities_bytes(parts: Path, folder: Path) -> list[Call]:
     return [("entities", [TEXTS[1:]], {})]
 
 
-def saved(encoder: SparseEncoder, folder: Path) -> None:
-    encoder.save(str(folder), create_model_card=False)
-
-
 def sparse(parts: Path, folder: Path) -> list[Call]:
     """BERT as SparseEncoder saves it: the largest over the tokens; a prompt for queries."""
     name = str(raw(with_wordpiece(parts / "t", model_max_length=14), "BertForMaskedLM", **SIZES))
-    saved(SparseEncoder(name, device="cpu", prompts={"query": "the clouds: "}), folder)
+    encoder = SparseEncoder(name, device="cpu", prompts={"query": "the clouds: "})
+    encoder.save(str(folder), create_model_card=False)
     return [
         ("encode_sparse", [TEXTS], {}), ("encode_sparse", ["we lived"], {}),
         ("encode_sparse", [TEXTS], {"prompt_name": "query"}), ("encode_sparse", [TEXTS], {"max_active_dims": 5}),
@@ -160,7 +156,7 @@ def sparse_sum(parts: Path, folder: Path) -> list[Call]:
     """DistilBERT: the sum, the logarithm twice, at most seven numbers; the spelling of the first SparseEncoder."""
     name = str(raw(with_wordpiece(parts / "t"), "DistilBertForMaskedLM", **DISTILBERT_SIZES))
     chain = [Transformer(name, transformer_task="fill-mask"), SpladePooling("sum", "log1p_relu")]
-    saved(SparseEncoder(modules=chain, device="cpu", max_active_dims=7), folder)
+    SparseEncoder(modules=chain, device="cpu", max_active_dims=7).save(str(folder), create_model_card=False)
     old = "sentence_transformers.sparse_encoder.models"
     types = [{"type": f"{old}.{name}.{name}"} for name in ("MLMTransformer", "SpladePooling")]
     rewrite(folder / "modules.json", lambda modules: [a | b for a, b in zip(modules, types, strict=True)])
@@ -177,7 +173,8 @@ def sparse_router(parts: Path, folder: Path) -> list[Call]:
     table = SparseStaticEmbedding(tokenizer, torch.linspace(-0.25, 2, checkpoints.VOCAB).relu())
     modules = [Transformer(str(name), transformer_task="fill-mask"), SpladePooling("max")]
     router = Router.for_query_document([table], modules)
-    saved(SparseEncoder(modules=[router], device="cpu", prompts={"query": "the "}), folder)
+    encoder = SparseEncoder(modules=[router], device="cpu", prompts={"query": "the "})
+    encoder.save(str(folder), create_model_card=False)
     calls = [(method, [TEXTS], {}) for method in ("encode_sparse", "encode_query", "encode_document")]
     return [*calls, ("encode_query", ["we lived we"], {}), ("encode_query", [TEXTS], {"prompt": ""}),
             ("encode_query", [TEXTS], {"max_active_dims": 3})]  # fmt: skip
@@ -200,8 +197,8 @@ def gave(folder: Path, call: Call) -> Any:
         if method == "rank":
             return model.rank(*arguments, **options)
         return np.asarray(model.predict(*arguments, **options)).tolist()
-    if method in SPARSE:
-        encode = getattr(SparseEncoder(str(folder), device="cpu"), SPARSE[method])
+    if method.startswith("encode"):
+        encode = getattr(SparseEncoder(str(folder), device="cpu"), method.removesuffix("_sparse"))
         made = encode(*arguments, convert_to_sparse_tensor=False, **options).numpy()
         rows = [{"ids": row.nonzero()[0].tolist(), "weights": row[row != 0].tolist()} for row in np.atleast_2d(made)]
         return rows[0] if isinstance(arguments[0], str) else rows
@@ -210,12 +207,8 @@ def gave(folder: Path, call: Call) -> Any:
         options = {"top_k": None, "truncation": True}
     else:
         pipe = transformers.pipeline("token-classification", model=str(folder), aggregation_strategy="simple")
-    return [[{key: plain(value) for key, value in each.items()} for each in pipe(text, **options)]
-            for text in arguments[0]]  # fmt: skip
-
-
-def plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    found = [pipe(text, **options) for text in arguments[0]]
+    return [[{key: np.asarray(value).item() for key, value in each.items()} for each in row] for row in found]
 
 
 def with_answers(folder: Path, calls: list[Call]) -> dict[str, dict[str, Any]]:

@@ -17,7 +17,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from gradients import ProjectGradients, layer_norm_gradient, project_gradient
+from gradients import layer_norm_gradient
 
 from minibert.equations.activations import erf, gelu_tanh
 from minibert.equations.blocks import (
@@ -36,20 +36,30 @@ from minibert.equations.fast import check_ids
 from minibert.equations.input_layer import Array, layer_norm
 
 
-def linear_gradient(grad: Array, x: Array, weight: Array) -> ProjectGradients:
+class LinearGradients(NamedTuple):
+    """Gradients of `linear`: x has the shape of x; weight (out, dim), bias (out,)."""
+
+    x: Array
+    weight: Array
+    bias: Array
+
+
+def linear_gradient(grad: Array, x: Array, weight: Array) -> LinearGradients:
     """Backward of `linear`, `y = x @ weight^T + bias`: back through the matrix that is not transposed.
 
-        g_x = grad @ weight,   g_weight = grad^T @ x,   g_bias = sum(grad)
+        g_x = grad @ weight,   g_weight = sum(outer(grad, x)),   g_bias = sum(grad)
 
-    grad (..., out), x (..., dim), weight (out, dim) -> x (..., dim), weight (out, dim), bias (out,). The rows of all
-    texts and positions are added up. It is the formula of `project` for many rows at once; `tied_logits` is this
-    formula too, with the word table as the weight. Source: Rumelhart et al. 1986.
+    grad (..., out), x (..., dim), weight (out, dim) -> x (..., dim), weight (out, dim), bias (out,). The sums run over
+    the rows of all texts and positions. `project` of the input layer is this formula, and so is `tied_logits`, with
+    the word table as the weight. Source: Rumelhart et al. 1986.
 
     >>> g = linear_gradient(np.array([[1.0], [10.0]]), x=np.array([[2.0], [3.0]]), weight=np.array([[4.0]]))
     >>> g.x.ravel(), g.weight, g.bias
     (array([ 4., 40.]), array([[32.]]), array([11.]))
     """
-    return project_gradient(grad, x, weight)
+    rows = tuple(range(x.ndim - 1))
+    # tensordot over every axis but the last is the sum of outer products
+    return LinearGradients(grad @ weight, np.tensordot(grad, x, axes=(rows, rows)), np.sum(grad, axis=rows))
 
 
 def softmax_gradient(grad: Array, x: Array) -> Array:

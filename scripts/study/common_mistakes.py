@@ -91,13 +91,8 @@ def measure(*names: str, on: str = "") -> None:
 # * RMSNorm, `x / sqrt(mean(x^2) + eps) * weight`: no mean is subtracted
 
 # %%
-measure(
-    "variance divided by dim - 1",
-    "variance divided by dim - 1, eps outside the root",
-    "eps 1e-05",
-    "weight and bias ignored",
-    "RMSNorm for LayerNorm",
-)
+measure("variance divided by dim - 1", "variance divided by dim - 1, eps outside the root")
+measure("eps 1e-05", "weight and bias ignored", "RMSNorm for LayerNorm")
 
 # %% [markdown]
 # With BERT's `eps = 1e-12` it hardly matters whether `eps` is under the root. With RoBERTa's 1e-5 it does, and a
@@ -237,15 +232,10 @@ measure("mask not applied to the rows", on="xlm")
 assert {each.name for each in ROWS if each.where != "local"} <= set(measured), "each mistake of rows has been made"
 order = sorted(measured, key=lambda name: measured[name][1])
 ours = [name for name in order if measured[name][0] == "bert"]
-groups = {
-    f"{model.name}": {name: measured[name][1] for name in ours},
-    "tiny checkpoints, random numbers": {
-        f"{measured[name][0]}: {name}": measured[name][1] for name in order if name not in ours
-    },
-}
-figure, axes = plt.subplots(
-    2, figsize=(9, 9), layout="constrained", sharex=True, height_ratios=[len(group) for group in groups.values()]
-)
+others = {f"{measured[name][0]}: {name}": measured[name][1] for name in order if name not in ours}
+groups = {model.name: {name: measured[name][1] for name in ours}, "tiny checkpoints, random numbers": others}
+heights = [len(group) for group in groups.values()]
+axes = plt.subplots(2, figsize=(9, 9), layout="constrained", sharex=True, height_ratios=heights)[1]
 smallest = min(ratio for _, ratio in measured.values()) / 3
 for ax, (title, group) in zip(axes, groups.items(), strict=True):
     ax.hlines(list(group), smallest, list(group.values()), color="0.8", linewidth=1)
@@ -255,12 +245,8 @@ for ax, (title, group) in zip(axes, groups.items(), strict=True):
     ax.set(xscale="log", xlim=(smallest, None), ylim=(-0.7, len(group) - 0.3))
     ax.spines[["top", "right"]].set_visible(False)
 axes[-1].set_xlabel("largest difference in the output / root mean square of the output")
-study.show(
-    axes[0],
-    "errors",
-    of="mistakes beside the size of what they spoil",
-    alt="a dot for each mistake: how large the error is that it makes, on a logarithmic scale",
-)
+alt = "a dot for each mistake: how large the error is that it makes, on a logarithmic scale"
+study.show(axes[0], "errors", of="mistakes beside the size of what they spoil", alt=alt)
 assert sum(len(ax.lines[0].get_xdata()) for ax in axes) == len(measured)
 
 # %% [markdown]

@@ -41,9 +41,8 @@ arrows["three rows of dog, and their sum"] = [
     (zero, word, DARK, "word"), (word, word + others, LIGHT, "place + text"), (zero, word + others, BETWEEN, "sum"),
 ]  # fmt: skip
 for title, rows in (("two sums", sums), ("both normalised", normal)):
-    arrows[title] = [
-        (zero, end, ink, name) for end, ink, name in zip(in_plane(rows), (BETWEEN, DARK), ("dog", "bites"), strict=True)
-    ]
+    ends = zip(in_plane(rows), (BETWEEN, DARK), ("dog", "bites"), strict=True)
+    arrows[title] = [(zero, *end) for end in ends]
 axes = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")[1]
 for ax, (title, drawn) in zip(axes, arrows.items(), strict=True):
     for begin, end, ink, name in drawn:
@@ -52,10 +51,8 @@ for ax, (title, drawn) in zip(axes, arrows.items(), strict=True):
         ax.annotate(label, (begin + end) / 2, xytext=(6, -12), textcoords="offset points", fontsize="small")
     longest = max(float(end.max()) for _, end, *_ in drawn)
     ax.set(title=title, xlim=(-0.1 * longest, 1.7 * longest), ylim=(-0.2 * longest, 1.25 * longest), aspect="equal")
-study.show(
-    axes.tolist(), "arrows", of=model.name,
-    alt="arrows: rows of dog and their sum; the sums of dog and bites; both normalised, now of one length",
-)  # fmt: skip
+alt = "arrows: rows of dog and their sum; the sums of dog and bites; both normalised, now of one length"
+study.show(axes.tolist(), "arrows", of=model.name, alt=alt)
 lengths = np.linalg.norm(normal, axis=1)
 turned = np.vecdot(sums, normal) / np.linalg.norm(sums, axis=1) / lengths
 print(f"normalised, both are {lengths.round(1)} long; the cosines with the sums: {turned.round(3)}")
@@ -148,10 +145,8 @@ for ax, (name, rows) in zip(axes, steps.items(), strict=True):
     ax.set(title=name, xticks=[], yticks=range(3), yticklabels=sentence)
     for (i, j), number in np.ndenumerate(rows):
         ax.text(j, i, f"{number:.3g}", ha="center", va="center")
-study.show(
-    axes.tolist(), "steps", of="a made-up input layer, four numbers a row",
-    alt="five grids of 3 x 4 numbers: the rows of word, place and text, their sum, and LayerNorm of it",
-)  # fmt: skip
+alt = "five grids of 3 x 4 numbers: the rows of word, place and text, their sum, and LayerNorm of it"
+study.show(axes.tolist(), "steps", of="a made-up input layer, four numbers a row", alt=alt)
 
 # %% [markdown]
 # ## Change this

@@ -91,43 +91,6 @@ def layer_norm_gradient(grad: Array, x: Array, weight: Array, eps: float = 1e-12
     )
 
 
-def scale_gradient(grad: Array, factor: float) -> Array:
-    """Backward of `scale`: the same factor again: `g_x = factor * grad`, rounded to grad's dtype first.
-
-    >>> scale_gradient(np.array([1.0, -2.0]), 3.0)
-    array([ 3., -6.])
-    """
-    g_x: Array = grad * grad.dtype.type(factor)
-    return g_x
-
-
-class ProjectGradients(NamedTuple):
-    """Gradients of `project`: x (..., width), weight (dim, width), bias (dim,)."""
-
-    x: Array
-    weight: Array
-    bias: Array
-
-
-def project_gradient(grad: Array, x: Array, weight: Array) -> ProjectGradients:
-    """Backward of `project`, `y = weight @ x + bias`: back through the transpose.
-
-        g_x = weight.T @ grad,   g_weight = sum(outer(grad, x)),   g_bias = sum(grad)
-
-    grad (..., dim), x (..., width), weight (dim, width) -> x (..., width), weight (dim, width), bias (dim,). The sums
-    run over all rows. For a map without a bias, ignore the bias's gradient.
-
-    >>> g = project_gradient(np.array([[1.0, 10.0]]), np.array([[2.0, 3.0]]), weight=np.array([[1.0, 0.0], [5.0, 1.0]]))
-    >>> g.x, g.weight
-    (array([[51., 10.]]), array([[ 2.,  3.],
-           [20., 30.]]))
-    """
-    rows = tuple(range(x.ndim - 1))
-    # tensordot over every axis but the last is the sum of outer products
-    outer = np.tensordot(grad, x, axes=(rows, rows))
-    return ProjectGradients(x=grad @ weight, weight=outer, bias=np.sum(grad, axis=rows))
-
-
 class BertGradients(NamedTuple):
     """Gradients of `bert_input`, each with the shape of the array it belongs to."""
 

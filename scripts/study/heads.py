@@ -100,19 +100,15 @@ counted = np.ones((masked.VOCAB,) * 3)  # each triple counts once more than it o
 inner = to_learn[:, 1:-1] >= len(masked.SPECIAL)
 np.add.at(counted, tuple(to_learn[:, begin:end][inner] for begin, end in ((0, -2), (1, -1), (2, None))), 1)
 counted = counted[:, len(masked.SPECIAL) :]  # the hidden token is a letter
-left, between = (
-    counted.sum(axis=2)[words.targets[text, at - 1]],
-    counted[words.targets[text, at - 1], :, words.targets[text, at + 1]],
-)
+before, after = words.targets[text, at - 1], words.targets[text, at + 1]
+left, between = counted.sum(axis=2)[before], counted[before, :, after]
 own = wanted - len(masked.SPECIAL)
 losses = {
     name: float(-np.log(each[np.arange(len(own)), own] / each.sum(axis=1)).mean())
     for name, each in {"left neighbour": left, "both neighbours": between}.items()
 }
-losses["bert-words"], right = (
-    float(cross_entropy(found, wanted).mean()),
-    float(np.mean(found.argmax(axis=-1) == wanted)),
-)
+losses["bert-words"] = float(cross_entropy(found, wanted).mean())
+right = float(np.mean(found.argmax(axis=-1) == wanted))
 print(", ".join(f"{name} {loss:.2f}" for name, loss in losses.items()), f"; right {right:.0%} of {len(own):,}")
 assert [round(loss, 2) for loss in losses.values()] == [2.57, 1.99, 1.83] and round(right, 2) == 0.41
 

@@ -146,9 +146,8 @@ ax.set_xscale("symlog", linthresh=1)  # a logarithm that has a place for zero
 ax.set(xlabel="how often the word occurred", ylabel="share of its row still missing", xlim=(-0.1, None))
 ax.set_xticks([0, 1, 10, 100], ["never", "1", "10", "100"])
 ax.spines[["top", "right"]].set_visible(False)
-study.show(
-    ax, "found", of="made-up tables, no model", alt="dots: how far a learned row is off, by how often its word was seen"
-)
+alt = "dots: how far a learned row is off, by how often its word was seen"
+study.show(ax, "found", of="made-up tables, no model", alt=alt)
 
 # %% [markdown]
 # ## Step 7: the same table at the output

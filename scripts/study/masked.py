@@ -11,19 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import block_gradients as backward
 import numpy as np
 import training
-from block_gradients import (
-    cross_entropy_gradient,
-    feed_forward_gradient,
-    gelu_tanh_gradient,
-    linear_gradient,
-    self_attention_gradient,
-)
 from gradients import bert_input_gradient, layer_norm_gradient
 from model_gradients import adam
+from training import vector_of
 
 from minibert.equations.activations import gelu_tanh
 from minibert.equations.blocks import (
@@ -78,36 +73,26 @@ def one_hidden(ids: Array) -> Masked:
     return Masked(np.where(hidden, MASK, ids[words]), ids[words], hidden)
 
 
-def random_weights(seed: int = 0) -> BertWeights:
+def random_weights(
+    seed: int = 0, vocab: int = VOCAB, positions: int = POSITIONS, dim: int = DIM, blocks: int = BLOCKS
+) -> BertWeights:
     """Draw a BERT before training: normal noise, 0.02 wide in tables and 0.1 in maps, biases 0, norms 1 and 0."""
     random = np.random.default_rng(seed)
 
-    def table(rows: int) -> Array:
-        return (0.02 * random.standard_normal((rows, DIM))).astype(np.float32)
-
     def dense(out: int, into: int) -> Linear:
-        return Linear((0.1 * random.standard_normal((out, into))).astype(np.float32), np.zeros(out, np.float32))
+        return Linear(training.drawn(random, out, into, 0.1), np.zeros(out, np.float32))
 
-    norm = Affine(np.ones(DIM, np.float32), np.zeros(DIM, np.float32))
-    square, up, down = (DIM, DIM), (4 * DIM, DIM), (DIM, 4 * DIM)
-    blocks = [Block(*(dense(*square) for _ in range(4)), norm, dense(*up), dense(*down), norm) for _ in range(BLOCKS)]
-    tables = table(VOCAB), table(2), table(POSITIONS)
-    return BertWeights(*tables, norm, blocks, dense(*square), norm, np.zeros(VOCAB, np.float32))
-
-
-def vector_of(weights: Any) -> Array:
-    """Concatenate all arrays of a model, or of its gradient, to one vector."""
-    return weights.ravel() if isinstance(weights, np.ndarray) else np.concatenate([vector_of(part) for part in weights])
+    norm = Affine(np.ones(dim, np.float32), np.zeros(dim, np.float32))
+    square, up, down = (dim, dim), (4 * dim, dim), (dim, 4 * dim)
+    made = [Block(*(dense(*square) for _ in range(4)), norm, dense(*up), dense(*down), norm) for _ in range(blocks)]
+    tables = (training.drawn(random, rows, dim, 0.02) for rows in (vocab, 2, positions))
+    return BertWeights(*tables, norm, made, dense(*square), norm, np.zeros(vocab, np.float32))
 
 
-def model_of(vector: Array, like: Any = None) -> Any:
+def model_of(vector: Array) -> BertWeights:
     """Split a vector into the arrays of a model: views, in the order of `vector_of`."""
-    like = random_weights() if like is None else like
-    if isinstance(like, np.ndarray):
-        return vector.reshape(like.shape)
-    ends = np.cumsum([len(vector_of(part)) for part in like])
-    parts = [model_of(each, part) for each, part in zip(np.split(vector, ends[:-1]), like, strict=True)]
-    return parts if isinstance(like, list) else type(like)(*parts)
+    model: BertWeights = training.parted_like(vector, random_weights())
+    return model
 
 
 class Forward(NamedTuple):
@@ -149,9 +134,9 @@ def block_gradient(grad: Array, x: Array, block: Block, mask: Array) -> tuple[Ar
     middle = layer_norm(added, *block.norm_1, EPS)
     worked = middle + feed_forward(middle, block.up, block.down, gelu_tanh)
     norm_2 = layer_norm_gradient(grad, worked, block.norm_2.weight, EPS)
-    work = feed_forward_gradient(norm_2.x, middle, block.up, block.down)
+    work = backward.feed_forward_gradient(norm_2.x, middle, block.up, block.down)
     norm_1 = layer_norm_gradient(norm_2.x + work.x, added, block.norm_1.weight, EPS)
-    look = self_attention_gradient(norm_1.x, x, block, HEADS, mask)
+    look = backward.self_attention_gradient(norm_1.x, x, block, HEADS, mask)
     own = Block(
         query=look.query, key=look.key, value=look.value, output=look.output, up=work.up, down=work.down,
         norm_1=Affine(norm_1.weight, norm_1.bias), norm_2=Affine(norm_2.weight, norm_2.bias),
@@ -164,9 +149,9 @@ def loss_and_gradient(weights: BertWeights, words: Masked) -> tuple[float, BertW
     entered, taken, inner, last, logits = forward(weights, words)
     targets = words.targets[words.hidden]
     share = np.full(len(targets), 1 / len(targets), logits.dtype)
-    decoder = linear_gradient(cross_entropy_gradient(share, logits, targets), last, weights.word)
+    decoder = backward.linear_gradient(backward.cross_entropy_gradient(share, logits, targets), last, weights.word)
     head_norm = layer_norm_gradient(decoder.x, gelu_tanh(inner), weights.transform_norm.weight, EPS)
-    dense = linear_gradient(gelu_tanh_gradient(head_norm.x, inner), taken, weights.transform.weight)
+    dense = backward.linear_gradient(backward.gelu_tanh_gradient(head_norm.x, inner), taken, weights.transform.weight)
     grad, found = np.zeros_like(entered[0]), list[Block]()
     grad[words.hidden] = dense.x
     for block, before in zip(reversed(weights.blocks), reversed(entered), strict=True):
@@ -194,27 +179,11 @@ def train(ids: Array, steps: int = STEPS, seed: int = 0) -> Iterator[tuple[float
 
 
 CONFIG = {
-    "architectures": ["BertForMaskedLM"],
-    "model_type": "bert",
-    "hidden_act": "gelu_new",
-    "vocab_size": VOCAB,
-    "hidden_size": DIM,
-    "max_position_embeddings": POSITIONS,
-    "num_hidden_layers": BLOCKS,
-    "num_attention_heads": HEADS,
-    "intermediate_size": 4 * DIM,
-    "type_vocab_size": 2,
-    "layer_norm_eps": EPS,
-    "pad_token_id": PAD,
-    "tie_word_embeddings": True,
-    "dtype": "float32",
-}
-TOKENIZER_CONFIG = {
-    "tokenizer_class": "PreTrainedTokenizerFast",
-    **dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True)),
-    "model_max_length": POSITIONS,
-    "clean_up_tokenization_spaces": False,
-}
+    "architectures": ["BertForMaskedLM"], "model_type": "bert", "hidden_act": "gelu_new", "vocab_size": VOCAB,
+    "hidden_size": DIM, "max_position_embeddings": POSITIONS, "num_hidden_layers": BLOCKS, "num_attention_heads": HEADS,
+    "intermediate_size": 4 * DIM, "type_vocab_size": 2, "layer_norm_eps": EPS, "pad_token_id": PAD,
+    "tie_word_embeddings": True, "dtype": "float32",
+}  # fmt: skip
 
 
 def tensors_of(weights: BertWeights) -> dict[str, Array]:
@@ -236,21 +205,9 @@ def tensors_of(weights: BertWeights) -> dict[str, Array]:
 
 def save(weights: BertWeights, folder: Path) -> Path:
     """Write a checkpoint that any reader of BERT opens: weights, config and tokenizer."""
-    settings = {"config.json": CONFIG, "tokenizer_config.json": TOKENIZER_CONFIG}
-    return training.save_checkpoint(folder, tensors_of(weights), settings, write_tokenizer)
-
-
-def write_tokenizer(path: Path) -> None:
-    """Write a tokenizer of letters: `[CLS]` before a text, `[SEP]` after it, `[UNK]` for every other character."""
-    from tokenizers import AddedToken, Tokenizer, models, normalizers, processors
-
-    vocab = {token: i for i, token in enumerate((*SPECIAL, *training.LETTERS))}
-    tokenizer = Tokenizer(models.BPE(vocab, merges=[], unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
-    ends = [("[CLS]", CLS), ("[SEP]", SEP)]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    tokenizer.save(str(path))
+    tokenizer = training.tokenizer_of_letters(SPECIAL, "[UNK]", "[CLS] $A [SEP]")
+    named = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
+    return training.save_checkpoint(folder, tensors_of(weights), CONFIG, tokenizer, named)
 
 
 def main() -> None:

@@ -31,10 +31,8 @@ SHARED = (
     *("words.txt", "gpt2-words", "bert-words"),
 )
 README = (HERE / "README.md").read_text("utf-8")
-ORDER, PLACE = (
-    "Read in this order",
-    r"\| (\d*) ?\| \[(.+)\]\((\w+)\.py\) \|.*",
-)  # a row of the README's table, with the page's title
+ORDER = "Read in this order"
+PLACE = r"\| (\d*) ?\| \[(.+)\]\((\w+)\.py\) \|.*"  # a row of the README's table, with the page's title
 ROWS = [row for line in README.splitlines() if (row := re.match(PLACE, line))]
 STUDIES = {row[3]: row[2] for row in ROWS}
 TITLES = {row[3]: row[2] for row in ROWS if row[1]}  # in the order of reading
@@ -52,6 +50,7 @@ LIVE: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 VARIABLES = ("MINIBERT_BERT", "MINIBERT_MODEL", "MINIBERT_GPT2", "MINIBERT_T5")
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
+METADATA = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
 # invert colours for readers with a dark theme, and invert pictures back: the text names their colours
 DARK = (
     "<style>@media (prefers-color-scheme: dark) {"
@@ -71,14 +70,10 @@ def executed(name: str, folder: Path) -> Any:
     notebook, answers = jupytext.read(HERE / f"{name}.py", fmt="py:percent"), HERE / "answers" / f"{name}.py"
     if answers.is_file():
         notebook.cells += jupytext.read(answers, fmt="py:percent").cells
-    notebook.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
-    nbclient.NotebookClient(
-        notebook,
-        timeout=LONGEST,
-        kernel_name=KERNEL["name"],
-        resources={"metadata": {"path": str(folder)}},
-        extra_arguments=["--Application.log_level=ERROR"],  # a kernel's messages are of no use to a reader
-    ).execute()
+    notebook.metadata = METADATA
+    quiet = ["--Application.log_level=ERROR"]  # a kernel's messages are of no use to a reader
+    given = {"timeout": LONGEST, "kernel_name": KERNEL["name"], "resources": {"metadata": {"path": str(folder)}}}
+    nbclient.NotebookClient(notebook, **given, extra_arguments=quiet).execute()
     return notebook
 
 
@@ -106,11 +101,8 @@ def with_neighbours(notebook: Any, name: str, titles: dict[str, str], suffix: st
     for cell in copy.cells:
         if cell.cell_type == "markdown":
             cell.source = re.sub(r"\]\((\w+)\.py\)", rf"](\1{suffix})", cell.source)
-    copy.cells[1:] = [
-        new_markdown_cell(text, id="first-links"),
-        *copy.cells[1:],
-        new_markdown_cell(text, id="last-links"),
-    ]
+    first, last = (new_markdown_cell(text, id=f"{place}-links") for place in ("first", "last"))
+    copy.cells[1:] = [first, *copy.cells[1:], last]
     return copy
 
 
@@ -119,9 +111,8 @@ def index() -> str:
     from nbformat.v4 import new_markdown_cell, new_notebook
 
     rows = "\n".join(line for line in README.splitlines() if re.match(PLACE, line))
-    text = f"# {ORDER}\n\n| week | page | what it looks at |\n|---|---|---|\n" + re.sub(
-        r"\((\w+)\.py\)", r"(\1.html)", rows
-    )
+    rows = re.sub(r"\((\w+)\.py\)", r"(\1.html)", rows)
+    text = f"# {ORDER}\n\n| week | page | what it looks at |\n|---|---|---|\n{rows}"
     return page(new_notebook(cells=[new_markdown_cell(text)]), ORDER)
 
 
@@ -132,21 +123,21 @@ def page(notebook: Any, title: str) -> str:
     # these three would be loaded from the network; no study file needs them
     exporter = HTMLExporter(mathjax_url="", require_js_url="", mermaid_js_url="", embed_images=True)
     shown = deepcopy(notebook)
-    shown.cells = [
-        part for cell in shown.cells for part in (folded(cell) if "folded" in cell.metadata.get("tags", ()) else [cell])
-    ]
+    shown.cells = [part for cell in shown.cells for part in folded(cell)]
     html, _ = exporter.from_notebook_node(shown, {"metadata": {"name": title}})
     plain = re.sub(r"<script\b.*?</script>", "", str(html), flags=re.DOTALL)
     return described(notebook, plain.replace("</head>", f"{DARK}</head>", 1))
 
 
 def folded(cell: Any) -> list[Any]:
-    """Fold a cell's code on the page too, behind a line that opens it, above the cell without its code.
+    """Fold the code of a cell with this tag on the page too, behind a line that opens it, above the cell without it.
 
     JupyterLab folds it by its metadata.
     """
     from nbformat.v4 import new_markdown_cell
 
+    if "folded" not in cell.metadata.get("tags", ()):
+        return [cell]
     lines = [line for line in cell.source.splitlines() if line]  # an empty line would end a block of HTML in Markdown
     code = f"<pre>{escape(chr(10).join(lines))}</pre>"
     summary = new_markdown_cell(f"<details><summary>{len(lines)} lines of code</summary>{code}</details>")
@@ -182,10 +173,9 @@ def write_live(name: str, folder: Path) -> None:
 def is_new(name: str, folder: Path) -> bool:
     """Check whether a study was made, and none of its files has changed since."""
     made = folder / "answers" / f"{name}.ipynb"
-    sources = (f"{name}.py", f"answers/{name}.py", "notebooks.py", *SHARED)
-    return made.is_file() and all(
-        (HERE / source).stat().st_mtime <= made.stat().st_mtime for source in sources if (HERE / source).exists()
-    )
+    sources = [HERE / source for source in (f"{name}.py", f"answers/{name}.py", "notebooks.py", *SHARED)]
+    changed = max(source.stat().st_mtime for source in sources if source.exists())
+    return made.is_file() and changed <= made.stat().st_mtime
 
 
 def put(folder: Path, *names: str) -> None:
@@ -230,13 +220,13 @@ def make_lab(folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     shared = [f"lab/{path.name}" for path in (HERE / "lab").glob("*.py") if path.stem not in (*LAB, "blanks")]
-    put(folder, "study.py", *BACKWARD, "training.py", "gpt2-words", *shared)
+    put(folder, "study.py", *BACKWARD, "training.py", "masked.py", "gpt2-words", *shared)
     answers = answers_in(folder)
     sources = {name: (HERE / "lab" / f"{name}.py").read_text("utf-8") for name in LAB}
     titles = {name: source.splitlines()[1].removeprefix("# # ") for name, source in sources.items()}
     for name, source in sources.items():
         blank = jupytext.reads(opened(source), fmt="py:percent")
-        blank.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+        blank.metadata = METADATA
         nbformat.write(with_neighbours(blank, name, titles, ".ipynb"), folder / f"{name}.ipynb")
         filled = with_neighbours(executed(f"lab/{name}", answers), name, titles, ".ipynb")
         nbformat.write(filled, answers / f"{name}.ipynb")

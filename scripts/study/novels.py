@@ -87,10 +87,9 @@ def bounds(learned: training.Words, tested: training.Words) -> tuple[float, floa
 def save(model: Gpt2Weights, tokenizer: Tokenizer, folder: Path) -> Path:
     """Write a checkpoint that any reader of GPT-2 opens, its weights rounded to float16."""
     sizes = {"vocab_size": SIZES.vocab, "n_positions": SIZES.positions, "n_embd": SIZES.dim, "n_layer": SIZES.blocks}
-    special = {"unk_token": RARE, "model_max_length": SIZES.positions}
-    settings = {"config.json": training.CONFIG | sizes, "tokenizer_config.json": training.TOKENIZER_CONFIG | special}
+    named = {"bos_token": training.END, "eos_token": training.END, "unk_token": RARE}
     tensors = {name: array.astype(np.float16) for name, array in training.tensors_of(model).items()}
-    return training.save_checkpoint(folder, tensors, settings, lambda path: tokenizer.save(str(path)))
+    return training.save_checkpoint(folder, tensors, training.CONFIG | sizes, tokenizer, named)
 
 
 def main() -> None:

@@ -84,10 +84,8 @@ errors = {}
 for penalty in (0.0, 0.01):
     w, b = probes.linear_regression(rows[train], positions[train], penalty)
     off = np.abs(np.round(rows @ w + b) - positions)
-    errors[penalty] = off[train].mean(), off[test].mean()
-    print(
-        f"penalty {penalty}: {errors[penalty][0]:.0f} off on the rows it has seen, {errors[penalty][1]:.0f} on others"
-    )
+    seen, others = errors[penalty] = off[train].mean(), off[test].mean()
+    print(f"penalty {penalty}: {seen:.0f} off on the rows it has seen, {others:.0f} on others")
 assert errors[0.0][0] < errors[0.01][0] and errors[0.0][1] > errors[0.01][1]
 if model.is_minilm:
     assert [round(float(error)) for pair in errors.values() for error in pair] == [3, 53, 11, 12]

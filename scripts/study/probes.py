@@ -25,6 +25,8 @@ LINEAR = tuple(10.0**power for power in range(-6, 4))
 LOGISTIC = tuple(10.0**power for power in range(-4, 3))
 
 Weights = tuple[Array, float]  # w (features,) and the intercept b
+Fit = Callable[[Array, Array, float], Weights]
+Loss = Callable[[Array, Array], Array]
 
 
 def k_folds(count: int, folds: int = 5) -> Iterator[tuple[Array, Array]]:
@@ -42,13 +44,7 @@ def k_folds(count: int, folds: int = 5) -> Iterator[tuple[Array, Array]]:
         yield np.delete(samples, test), test
 
 
-def chosen_penalty(
-    fit: Callable[[Array, Array, float], Weights],
-    loss: Callable[[Array, Array], Array],
-    x: Array,
-    y: Array,
-    penalties: Sequence[float],
-) -> float:
+def chosen_penalty(fit: Fit, loss: Loss, x: Array, y: Array, penalties: Sequence[float]) -> float:
     """Choose the penalty whose fit to four fifths of the samples has the smallest loss on the remaining fifth.
 
     x (samples, features), y (samples,), in random order; `loss(f, y)` with f = x w + b is one number for each sample.

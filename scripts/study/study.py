@@ -74,18 +74,13 @@ T5_TABLES = {
 }
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="a study file of minibert; read it beside what it prints")
-    parser.add_argument("--model", help="a folder, or a name on the Hub")
-    parser.add_argument("--output", type=Path, default=PICTURES, help="folder for the pictures (now: %(default)s)")
-    parser.add_argument("--full", action="store_true", help="007_training: all steps, not the first; some minutes")
-    return parser.parse_args([] if NOTEBOOK else None)
-
-
-arguments = _arguments()
-
-
 WORDS = "gpt2-words, a small GPT-2 trained on words"
+
+_parser = argparse.ArgumentParser(description="a study file of minibert; read it beside what it prints")
+_parser.add_argument("--model", help="a folder, or a name on the Hub")
+_parser.add_argument("--output", type=Path, default=PICTURES, help="folder for the pictures (now: %(default)s)")
+_parser.add_argument("--full", action="store_true", help="007_training: all steps, not the first; some minutes")
+arguments = _parser.parse_args([] if NOTEBOOK else None)
 
 
 class Model(NamedTuple):

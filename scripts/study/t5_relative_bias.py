@@ -54,12 +54,8 @@ assert distances[decoder == 31].max() == -113
 # %%
 bias = layer.attention_position.relative_bias(160, 160)
 print("relative bias", bias.shape, "(heads, query, key)")
-study.show(
-    plot.relative_bias(bias),
-    "t5-bias",
-    of=f"relative bias of {model.name}",
-    alt="a line of colours for each head: the bias by the distance from query to key, a stripe for each bucket",
-)
+alt = "a line of colours for each head: the bias by the distance from query to key, a stripe for each bucket"
+study.show(plot.relative_bias(bias), "t5-bias", of=f"relative bias of {model.name}", alt=alt)
 assert np.array_equal(bias[:, :-1, :-1], bias[:, 1:, 1:]), "one step further for both changes nothing"
 if (config.relative_attention_num_buckets, config.relative_attention_max_distance) == (32, 128):
     assert np.ptp(bias[:, 0, 91:], axis=1).max() == 0.0, "keys 91 and more after the query share one row"

@@ -102,10 +102,8 @@ assert np.abs(without(batch)[f"{part}.scores"] - trace[f"{part}.scores"]).max() 
 axes = plt.subplots(1, 2, figsize=(11, 5), layout="constrained")[1]
 for ax, found, title in zip(axes, (usual[0], gone[0]), ("head 2", "without position with position"), strict=True):
     plot.attention_grid(found["attentions.0"][0, 2], tokens, ax=ax).set_title(title, loc="left")
-study.show(
-    list(axes), "without", of=model.name,
-    alt="two grids: the attention weights of head 2 of block 0, a line below the diagonal; without a term, columns",
-)  # fmt: skip
+alt = "two grids: the attention weights of head 2 of block 0, a line below the diagonal; without a term, columns"
+study.show(list(axes), "without", of=model.name, alt=alt)
 
 # %% [markdown]
 # ## Step 2: before and after training

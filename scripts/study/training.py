@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from block_gradients import cross_entropy_gradient
@@ -22,6 +23,9 @@ from minibert.equations.heads import cross_entropy
 from minibert.equations.input_layer import Array
 from minibert.equations.whole_models import Gpt2Weights, gpt2_model
 from minibert.threads.computing import compute
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 SHIPPED = Path(__file__).resolve().parent / "gpt2-words"
 END = "<|endoftext|>"  # before a word and after it, as between texts in GPT-2
@@ -84,49 +88,54 @@ def as_ids(words: Sequence[str]) -> Words:
     return Words(ids[:, :-1], ids[:, 1:], np.arange(POSITIONS) <= lengths)
 
 
-def random_weights(seed: int = 0, sizes: Sizes = SIZES) -> Array:
-    """Draw one vector with all weights of a GPT-2 before training: normal noise, biases 0, norms 1 and 0.
+@cache
+def random_model(seed: int = 0, sizes: Sizes = SIZES) -> Gpt2Weights:
+    """Draw a GPT-2 before training: normal noise, biases 0, norms 1 and 0.
 
     As in GPT-2 the noise is 0.02 wide, and narrower for maps that add to the residual stream.
     """
     random, dim = np.random.default_rng(seed), sizes.dim
+    tables = drawn(random, sizes.vocab, dim, 0.02), drawn(random, sizes.positions, dim, 0.02)
+    norm, last = Affine(np.ones(dim, np.float32), np.zeros(dim, np.float32)), 0.02 / math.sqrt(2 * sizes.blocks)
 
-    def maps(out: int, into: int, width: float = 0.02) -> list[Array]:
-        return [width * random.standard_normal(out * into), np.zeros(out)]
+    def dense(out: int, into: int, width: float = 0.02) -> Linear:
+        return Linear(drawn(random, out, into, width), np.zeros(out, np.float32))
 
-    norm, last = [np.ones(dim), np.zeros(dim)], 0.02 / math.sqrt(2 * sizes.blocks)
-    parts = [0.02 * random.standard_normal((sizes.vocab + sizes.positions) * dim)]
-    for _ in range(sizes.blocks):
-        parts += [*maps(dim, dim), *maps(dim, dim), *maps(dim, dim), *maps(dim, dim, last), *norm]
-        parts += [*maps(4 * dim, dim), *maps(dim, 4 * dim, last), *norm]
-    return np.concatenate([*parts, *norm]).astype(np.float32)
+    def block() -> Block:
+        query, key, value = (dense(dim, dim) for _ in range(3))
+        output, up, down = dense(dim, dim, last), dense(4 * dim, dim), dense(dim, 4 * dim, last)
+        return Block(query, key, value, output, norm, up, down, norm)
+
+    return Gpt2Weights(*tables, [block() for _ in range(sizes.blocks)], norm)
+
+
+def drawn(random: np.random.Generator, out: int, into: int, width: float) -> Array:
+    return (width * random.standard_normal((out, into))).astype(np.float32)
+
+
+def random_weights(seed: int = 0, sizes: Sizes = SIZES) -> Array:
+    """Draw one vector with all weights of a GPT-2 before training."""
+    return vector_of(random_model(seed, sizes))
 
 
 def model_of(vector: Array, sizes: Sizes = SIZES) -> Gpt2Weights:
-    """Split the vector into the model's arrays: views, in the order of `random_weights`."""
-    taken, dim = 0, sizes.dim
-
-    def take(*shape: int) -> Array:
-        nonlocal taken
-        begun, taken = taken, taken + math.prod(shape)
-        return vector[begun:taken].reshape(shape)
-
-    def parameters(*shape: int) -> Linear | Affine:
-        return (Linear if len(shape) > 1 else Affine)(take(*shape), take(shape[0]))
-
-    square, up, down, norm = (dim, dim), (4 * dim, dim), (dim, 4 * dim), (dim,)
-    tables = take(sizes.vocab, dim), take(sizes.positions, dim)
-    blocks = [Block(*(parameters(*s) for s in (*[square] * 4, norm, up, down, norm))) for _ in range(sizes.blocks)]
-    model = Gpt2Weights(*tables, blocks, parameters(*norm))
-    assert taken == len(vector)
+    """Split the vector into the model's arrays: views, in the order of `vector_of`."""
+    model: Gpt2Weights = parted_like(vector, random_model(sizes=sizes))
     return model
 
 
-def vector_of(model: Gpt2Weights) -> Array:
+def parted_like(vector: Array, like: Any) -> Any:
+    """Split a vector into arrays with the shapes of a model's."""
+    if isinstance(like, np.ndarray):
+        return vector.reshape(like.shape)
+    ends = np.cumsum([len(vector_of(part)) for part in like])
+    parts = [parted_like(*each) for each in zip(np.split(vector, ends[:-1]), like, strict=True)]
+    return parts if isinstance(like, list) else type(like)(*parts)
+
+
+def vector_of(weights: Any) -> Array:
     """Join the arrays of a model, or of its gradient, to one vector."""
-    parts = [part for block in model.blocks for part in block] + [model.last_norm]
-    arrays = [model.wte, model.wpe, *(array for part in parts for array in part)]
-    return np.concatenate([array.ravel() for array in arrays])
+    return weights.ravel() if isinstance(weights, np.ndarray) else np.concatenate([vector_of(part) for part in weights])
 
 
 def losses(model: Gpt2Weights, words: Words) -> Array:
@@ -196,58 +205,47 @@ def tensors_of(model: Gpt2Weights) -> dict[str, Array]:
 
 
 CONFIG = {
-    "architectures": ["GPT2LMHeadModel"],
-    "model_type": "gpt2",
-    "activation_function": "gelu_new",
-    "vocab_size": VOCAB,
-    "n_embd": DIM,
-    "n_positions": POSITIONS,
-    "n_layer": BLOCKS,
-    "n_head": HEADS,
-    "layer_norm_epsilon": 1e-5,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-    "tie_word_embeddings": True,
-    "dtype": "float32",
-}
-TOKENIZER_CONFIG = {
-    "tokenizer_class": "PreTrainedTokenizerFast",
-    "bos_token": END,
-    "eos_token": END,
-    "unk_token": END,
-    "model_max_length": POSITIONS,
-    "clean_up_tokenization_spaces": False,
-}
+    "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new", "vocab_size": VOCAB,
+    "n_embd": DIM, "n_positions": POSITIONS, "n_layer": BLOCKS, "n_head": HEADS, "layer_norm_epsilon": 1e-5,
+    "bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": True, "dtype": "float32",
+}  # fmt: skip
 
 
 def save(model: Gpt2Weights, folder: Path) -> Path:
     """Write a checkpoint that any reader of GPT-2 opens: weights, config and tokenizer."""
-    settings = {"config.json": CONFIG, "tokenizer_config.json": TOKENIZER_CONFIG}
-    return save_checkpoint(folder, tensors_of(model), settings, write_tokenizer)
+    from tokenizers import decoders
+
+    tokenizer = tokenizer_of_letters((END,), END, f"{END} $A")
+    tokenizer.decoder = decoders.Fuse()
+    named = {"bos_token": END, "eos_token": END, "unk_token": END}
+    return save_checkpoint(folder, tensors_of(model), CONFIG, tokenizer, named)
 
 
 def save_checkpoint(
-    folder: Path, tensors: dict[str, Array], settings: dict[str, Any], tokenizer: Callable[[Path], None]
+    folder: Path, tensors: dict[str, Array], config: dict[str, Any], tokenizer: Tokenizer, named: dict[str, str]
 ) -> Path:
-    """Write the weights, each file of settings as JSON, and the tokenizer's file."""
+    """Write the weights, the config, and the tokenizer, whose special tokens are `named`."""
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    for name, content in settings.items():
+    longest = config.get("n_positions", config.get("max_position_embeddings"))
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", **named, "model_max_length": longest}
+    about["clean_up_tokenization_spaces"] = False
+    for name, content in {"config.json": config, "tokenizer_config.json": about}.items():
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    tokenizer(folder / "tokenizer.json")
+    tokenizer.save(str(folder / "tokenizer.json"))
     return folder
 
 
-def write_tokenizer(path: Path) -> None:
-    """Write a tokenizer of letters: the end token begins a text, and replaces all other characters."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
+def tokenizer_of_letters(special: Sequence[str], unknown: str, around: str) -> Tokenizer:
+    """Make a tokenizer of letters: `unknown` replaces all other characters, `around` a text stand special tokens."""
+    from tokenizers import AddedToken, Tokenizer, models, normalizers, processors
 
-    vocab = {token: i for i, token in enumerate((END, *LETTERS))}
-    tokenizer = Tokenizer(models.BPE(vocab, merges=[], unk_token=END))
+    vocab = {token: i for i, token in enumerate((*special, *LETTERS))}
+    tokenizer = Tokenizer(models.BPE(vocab, merges=[], unk_token=unknown))
     tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens([AddedToken(END, special=True, normalized=False)])
-    tokenizer.post_processor = processors.TemplateProcessing(single=f"{END} $A", special_tokens=[(END, 0)])
-    tokenizer.save(str(path))
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    ends = [(token, vocab[token]) for token in around.split() if token in vocab]
+    tokenizer.post_processor = processors.TemplateProcessing(single=around, special_tokens=ends)
+    return tokenizer

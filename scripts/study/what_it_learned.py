@@ -62,10 +62,8 @@ assert known.sum() > usual.sum()
 # %%
 encoder = minibert.load_encoder(training.SHIPPED)
 similarity = cosine_similarity(encoder.embeddings.wpe.weight)
-study.show(
-    plot.similarity_matrix(similarity), "positions", of=f"position rows of {study.WORDS}",
-    alt="square: the cosine of every position's row with every other's; 9 to 13 are alike, the first are not",
-)  # fmt: skip
+alt = "square: the cosine of every position's row with every other's; 9 to 13 are alike, the first are not"
+study.show(plot.similarity_matrix(similarity), "positions", of=f"position rows of {study.WORDS}", alt=alt)
 began = cosine_similarity(training.model_of(training.random_weights()).wpe)
 for name, table in {"before training": began, "gpt2-words": similarity}.items():
     early, late = np.diag(table, 1)[1:5], np.diag(table, 1)[8:13]
@@ -90,9 +88,8 @@ last = tested.counts.sum(axis=1) - 2  # the place that sees all letters except t
 each = np.arange(len(last))
 letter = tested.targets[each, last]
 by_model, by_pairs = said[each, last].argmax(axis=-1) == letter, pairs[tested.ids[each, last]].argmax(axis=-1) == letter
-print(
-    f"the last letter of the {len(last):,} test words: right in {by_model.mean():.1%}, by pairs {by_pairs.mean():.1%}"
-)
+print(f"the last letter of the {len(last):,} test words: right in {by_model.mean():.1%}, ", end="")
+print(f"by pairs {by_pairs.mean():.1%}")
 assert by_model.mean() > by_pairs.mean()
 
 # %%

@@ -162,12 +162,8 @@ if model.is_minilm:
     assert {kind: (min(found), max(found)) for kind, found in lengths.items()} == {"short": (9, 15), "long": (175, 202)}
     assert soft[2] > 0.995
 every = np.stack([traces[0][f"attentions.{i}"][0] for i in blocks])
-study.show(
-    plot.attention_heads(every),
-    "heads",
-    model.name,
-    alt="a small grid of attention weights for each head of each block",
-)
+alt = "a small grid of attention weights for each head of each block"
+study.show(plot.attention_heads(every), "heads", model.name, alt=alt)
 
 # %% [markdown]
 # ## Exercises

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import pack
+from checkpoints import write
 from command_line import WITHOUT_TORCH, Patch, Printed
 from limits import CHILD_SECONDS
 from needed import absent, module_of, need
@@ -23,6 +23,7 @@ from needed import absent, module_of, need
 import minibert
 from minibert.bulk.job import ROWS_PER_SHARD
 from minibert.cli import _opened, main
+from minibert.equations.input_layer import layer_norm
 from minibert.families.rows import BLOCKS as ROWS_OF_BLOCKS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,18 +143,12 @@ def test_the_private_family_runs(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     words, places = rng.standard_normal((9, 4)).astype("f4"), rng.standard_normal((5, 4)).astype("f4")
     weight, bias = rng.standard_normal((2, 4)).astype("f4")
-    folder = tmp_path / "my-model"
-    folder.mkdir()
-    sizes = {"vocab_size": 9, "hidden_size": 4, "max_position_embeddings": 5}
-    config = {"model_type": "mine", **sizes, "layer_norm_eps": 0.1}
-    (folder / "config.json").write_text(json.dumps(config))
+    config = {"model_type": "mine", "vocab_size": 9, "hidden_size": 4, "max_position_embeddings": 5}
     named = {"words.weight": words, "places.weight": places, "norm.weight": weight, "norm.bias": bias}
     tensors = {f"mine.embeddings.{name}": array for name, array in named.items()}
-    (folder / "model.safetensors").write_bytes(pack(tensors))
+    write(tmp_path / "my-model", config | {"layer_norm_eps": 0.1}, tensors)
     printed = run(OWN_FAMILY + "print(layer([[3, 8]]).tolist())", tmp_path)
-    x = words[[3, 8]] + places[:2]
-    centred = x - x.mean(-1, keepdims=True)
-    expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 0.1) * weight + bias
+    expected = layer_norm(words[[3, 8]] + places[:2], weight, bias, eps=0.1)
     assert np.allclose(json.loads(printed), expected, atol=1e-6)
 
 

@@ -143,15 +143,6 @@ def test_rows_without_a_meaning_teach_the_probes_nothing() -> None:
     assert 0.43 < probes.relative_position_error(noise) < 0.57  # 512 coins: 0.50 +- 0.022; measured 0.48
 
 
-def test_a_pair_of_one_row_twice_is_judged_not_later() -> None:
-    """Equal rows say nothing: the log odds are 0 for each pair, which means "not later", as the pair (p, p) is."""
-    table = np.ones((20, 2))
-    x, y = probes.relative_position_data(table, pairs=400)
-    w, b = probes.logistic_regression(x, y, penalty=1.0)
-    assert np.ptp(x @ w + b) == 0.0
-    assert not probes.later(np.zeros(3)).any()
-
-
 @pytest.mark.slow
 def test_sinusoids_tell_every_position_and_nearly_every_order() -> None:
     for dim in (512, 768):

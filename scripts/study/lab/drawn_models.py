@@ -9,10 +9,11 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any
 
+import masked
 import numpy as np
+import training
 from study import temporary
 
 import minibert
@@ -70,44 +71,18 @@ class Way:
             return
 
 
-def _numbers(random: np.random.Generator, maps: dict[str, tuple[int, int]], norms: Sequence[str], dim: int) -> Numbers:
+def _numbers(random: np.random.Generator, tensors: Numbers) -> Numbers:
+    """Draw all numbers of a model anew: rows of tables, maps, the weights of norms around 1, and biases."""
     found: Numbers = {}
-    for name, (out, into) in maps.items():
-        found[f"{name}.weight"] = random.standard_normal((out, into)) * 1.5 / np.sqrt(into)
-        found[f"{name}.bias"] = random.standard_normal(out) * 0.3
-    for name in norms:
-        found[f"{name}.weight"] = 1 + random.standard_normal(dim) * 0.2
-        found[f"{name}.bias"] = random.standard_normal(dim) * 0.2
+    for name, x in tensors.items():
+        drawn = random.standard_normal(x.shape)
+        if x.ndim == 1:
+            found[name] = 1 + 0.2 * drawn if name.endswith("weight") else 0.3 * drawn
+        else:
+            table = "embeddings" in name or name in ("wte.weight", "wpe.weight")
+            into = x.shape[0 if name.startswith("h.") else 1]  # GPT-2's files hold maps transposed
+            found[name] = drawn if table else drawn * 1.5 / np.sqrt(into)
     return found
-
-
-def _bert_numbers(random: np.random.Generator, dim: int, width: int) -> Numbers:
-    square, rows = (dim, dim), {"word": VOCAB, "position": LONGEST, "token_type": 2}
-    maps, norms = {}, ["bert.embeddings.LayerNorm"]
-    for at in (f"bert.encoder.layer.{i}" for i in range(DEPTH)):
-        maps |= {f"{at}.attention.self.{name}": square for name in ("query", "key", "value")}
-        maps |= {f"{at}.attention.output.dense": square}
-        maps |= {f"{at}.intermediate.dense": (width, dim), f"{at}.output.dense": (dim, width)}
-        norms += [f"{at}.attention.output.LayerNorm", f"{at}.output.LayerNorm"]
-    head = "cls.predictions"
-    found = _numbers(random, {**maps, f"{head}.transform.dense": square}, [*norms, f"{head}.transform.LayerNorm"], dim)
-    for name, count in rows.items():
-        found[f"bert.embeddings.{name}_embeddings.weight"] = random.standard_normal((count, dim))
-    return {**found, f"{head}.bias": random.standard_normal(VOCAB)}
-
-
-def _gpt2_numbers(random: np.random.Generator, dim: int, width: int) -> Numbers:
-    maps, norms = {}, ["ln_f"]
-    for at in (f"h.{i}" for i in range(DEPTH)):
-        maps |= {f"{at}.attn.c_attn": (3 * dim, dim), f"{at}.attn.c_proj": (dim, dim)}
-        maps |= {f"{at}.mlp.c_fc": (width, dim), f"{at}.mlp.c_proj": (dim, width)}
-        norms += [f"{at}.ln_1", f"{at}.ln_2"]
-    found = _numbers(random, maps, norms, dim)
-    found |= {f"{name}.weight": found[f"{name}.weight"].T for name in maps}  # GPT-2's files hold them so
-    return found | {
-        "wte.weight": random.standard_normal((VOCAB, dim)),
-        "wpe.weight": random.standard_normal((LONGEST, dim)),
-    }
 
 
 @lru_cache
@@ -117,28 +92,21 @@ def drawn(model_type: str, seed: int, plain_norms: bool = False) -> Way:
 
     random, folder = np.random.default_rng(seed), temporary()
     heads, head_dim = int(random.integers(2, DEPTH + 1)), int(random.integers(3, 6))
-    dim, width = heads * head_dim, heads * head_dim + 7
-    numbers = {"bert": _bert_numbers, "gpt2": _gpt2_numbers}[model_type](random, dim, width)
+    dim = heads * head_dim
+    if model_type == "bert":
+        tensors, head = masked.tensors_of(masked.random_weights(0, VOCAB, LONGEST, dim, DEPTH)), "masked_word"
+        sizes = {"hidden_size": dim, "num_attention_heads": heads, "intermediate_size": 4 * dim}
+        own = {"num_hidden_layers": DEPTH, "max_position_embeddings": LONGEST, "layer_norm_eps": EPS}
+        config = masked.CONFIG | sizes | own | {"hidden_act": "gelu", "pad_token_id": None}
+    else:
+        tensors = training.tensors_of(training.random_model(0, training.Sizes(VOCAB, LONGEST, dim, DEPTH)))
+        sizes, head = {"n_embd": dim, "n_head": heads, "n_layer": DEPTH, "n_positions": LONGEST}, "next_word"
+        config = training.CONFIG | sizes | {"layer_norm_epsilon": EPS}
+    numbers = _numbers(random, tensors)
     for name in numbers if plain_norms else ():
         if "LayerNorm" in name:
             numbers[name] = np.full(dim, float(name.endswith("weight")))
     save_file({name: np.ascontiguousarray(x, np.float32) for name, x in numbers.items()}, folder / "model.safetensors")
-    _write_config(folder, model_type, dim, heads, width)
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": VOCAB}), encoding="utf-8")
     ids = random.integers(0, VOCAB - 1, int(random.integers(6, 12)))
-    return Way(minibert.load_encoder(folder), ids, {"bert": "masked_word", "gpt2": "next_word"}[model_type])
-
-
-def _write_config(folder: Path, model_type: str, dim: int, heads: int, width: int) -> None:
-    own = {
-        "bert": {
-            "architectures": ["BertForMaskedLM"], "hidden_size": dim, "num_attention_heads": heads,
-            "num_hidden_layers": DEPTH, "intermediate_size": width, "max_position_embeddings": LONGEST,
-            "type_vocab_size": 2, "hidden_act": "gelu", "layer_norm_eps": EPS, "pad_token_id": None,
-        },
-        "gpt2": {
-            "architectures": ["GPT2LMHeadModel"], "n_embd": dim, "n_head": heads, "n_layer": DEPTH, "n_inner": width,
-            "n_positions": LONGEST, "activation_function": "gelu_new", "layer_norm_epsilon": EPS,
-        },
-    }  # fmt: skip
-    config = {"model_type": model_type, "vocab_size": VOCAB, "tie_word_embeddings": True, **own[model_type]}
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return Way(minibert.load_encoder(folder), ids, head)

@@ -7,6 +7,7 @@ other exercises are here, in `more`, or in `trials_by_hand.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,8 +125,7 @@ def input_layer(seed: int) -> list[Trial]:
 # -- notebook 2 --------------------------------------------------------------------------------------------------
 
 
-def first_head(x: np.ndarray) -> np.ndarray:
-    return x[0]
+first_head = itemgetter(0)
 
 
 def scores(seed: int) -> list[Trial]:
@@ -135,7 +135,6 @@ def scores(seed: int) -> list[Trial]:
     return by_plan(way, (q, k), f"{SELF}.scores", given, first_head, more=lambda: [
         ("division by head_dim", "Scores are divided by its root.", q @ k.T / q.shape[-1]),
         ("division by sqrt(seq)", "The products have head_dim terms.", q @ k.T / np.sqrt(len(q))),
-        ("scores transposed", "Rows are queries, columns keys.", k @ q.T / np.sqrt(q.shape[-1])),
         ("times sqrt(head_dim)", "Scores are divided by it.", q @ k.T * np.sqrt(q.shape[-1])),
         ("weights, not scores", "softmax is the next exercise.", softmax(q @ k.T / np.sqrt(q.shape[-1]))),
     ])  # fmt: skip
@@ -150,8 +149,6 @@ def weights(seed: int) -> list[Trial]:
          np.exp(x) / np.exp(x).sum(axis=-1)),
         ("sigmoid for softmax", "Each query's weights sum to 1.", 1 / (1 + np.exp(-x))),
         ("exp forgotten", "Weights are positive, scores need not be.", x / x.sum(axis=-1, keepdims=True)),
-        ("softmax over the queries", "Each query's weights sum to 1: the sum is over the keys, the last axis.",
-         softmax(x.T).T),
         ("softmax over queries and keys", "Each query's weights sum to 1, not all together.",
          np.exp(x) / np.exp(x).sum()),
     ])  # fmt: skip
@@ -209,9 +206,6 @@ def whole_model(seed: int) -> list[Trial]:
     return by_plan(
         way, (way[given], blocks, stack.heads, EPS), f"hidden_states.{len(blocks)}", [given],
         may=(softmax, gelu, gelu_tanh, erf, layer_norm),
-        more=lambda: [
-            ("the last block left out", "Pass x through all of them.", way[f"hidden_states.{len(blocks) - 1}"]),
-        ],
     )  # fmt: skip
 
 
