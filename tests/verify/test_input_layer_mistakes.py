@@ -94,6 +94,7 @@ def test_each_mistake_is_rejected_and_named(name: str) -> None:
     assert not report.passed and max(d.largest for d in report.compared if not d.passes) >= least
     assert name in report.matches, report.lines
     assert any(line.startswith(f"matches: {name}. ") for line in report.lines)
+    assert "port's own inputs" not in str(report)  # a layer is no list of modules that are wrong or right by themselves
 
 
 NORMED = {ONE_PASS, "eps outside the root"}  # an eps of 1e-12 is too small to show
