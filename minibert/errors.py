@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 
@@ -86,6 +86,15 @@ class Load(NamedTuple):
 
     def __str__(self) -> str:
         return f"load {self.model}"
+
+
+def some_of(names: Sequence[str], most: int) -> str:
+    """Join the first names, `most` of them, and say how many more there are.
+
+    >>> some_of(["sum", "logits"], 2), some_of(["sum", "logits"], 1)
+    ('sum, logits', 'sum and 1 more')
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 E = TypeVar("E", bound=Exception)

@@ -212,8 +212,8 @@ class Tokenizer:
         encodings, typed = self._encoded(texts, pairs, start, self._tokenizer.encode_batch)
         results = []
         for i, encoding in enumerate(encodings, start):
-            long = max_length is not None and len(encoding.ids) > max_length
-            keep = self._kept(encoding, max_length) if long and max_length is not None else [True] * len(encoding.ids)
+            size = len(encoding.ids)
+            keep = self._kept(encoding, max_length) if max_length is not None and size > max_length else [True] * size
             inside = [number == (pairs is not None) for number in encoding.sequence_ids]
             tokens = zip(encoding.offsets, inside, keep, strict=True)
             spans = [(first, end) if in_text else None for (first, end), in_text, stays in tokens if stays]

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.errors import nearest_name
+from minibert.errors import nearest_name, some_of
 
-from .report import OF_A_PORT, SHOWN, Comparison, Shares, fits, listed
+from .report import OF_A_PORT, SHOWN, Comparison, Shares, fits
 from .subjects import Subject, keys_of
 from .traces import Traces
 
@@ -147,7 +147,7 @@ class Port(Counterpart):
         elif report.passed and (self._left or self._keys_left):
             shows = [f"{kind} ({ALONE_SHOWS[kind]})" if kind in ALONE_SHOWS else kind for kind in self._left]
             if count := len(self._keys_left):
-                shows.append(f"{count} intermediate{'s' * (count > 1)}: {listed(self._keys_left)}")
+                shows.append(f"{count} intermediate{'s' * (count > 1)}: {some_of(self._keys_left, SHOWN)}")
             report.say(f"passed as far as it goes; not compared: {', '.join(shows)}")
 
     def _comparable(self, report: Comparison, kind: str, batches: Traces) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.errors import some_of
 from minibert.families.parts.block_names import module_path
 from minibert.families.parts.modules import Linear
 from minibert.verify.mistakes import MISTAKES
@@ -23,7 +24,7 @@ from minibert.verify.mistakes.mistake import Mistake, all_places, plainest, reas
 from minibert.verify.mistakes.wrong_modules import ROUNDINGS, Formula
 
 from .places import CAUSES, IMPOSSIBLE, ROUNDS, ZEROS, Place, differing, places, weighed_up
-from .report import OF_A_PORT, PORT_SHARE, Comparison, Difference, listed, over_kinds, rms
+from .report import OF_A_PORT, PORT_SHARE, SHOWN, Comparison, Difference, over_kinds, rms
 from .subjects import INPUT_LAYER, Subject
 from .traces import Traces
 
@@ -114,7 +115,7 @@ def _say_local(report: Comparison, judged: Findings) -> None:
         return
     size = "beyond what float32 rounds to" if report.passed else "wrong"
     if not report.matches:
-        report.headline(f"{size} by itself: {listed([wrong.key for wrong in report.local])}")
+        report.headline(f"{size} by itself: {some_of([wrong.key for wrong in report.local], SHOWN)}")
     report.say(f"{size} by itself, on the port's own input; all else follows from this or is right:")
     others = _other_weights(report, judged)
     groups: dict[tuple[str, str], list[Finding]] = {}  # by place and mistakes; by mistakes if they explain all of it

@@ -342,12 +342,3 @@ def compare_ids(report: Comparison, model: Any, texts: Sequence[Text], whose: st
         report.fail(*wrong)
     else:
         report.say(f"ids of {len(texts)} texts: {whose}")
-
-
-def listed(names: Sequence[str]) -> str:
-    """Write names in one line: the first `SHOWN`, then a count.
-
-    >>> listed(["sum", "logits"])
-    'sum, logits'
-    """
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

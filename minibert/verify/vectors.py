@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.errors import CheckpointError
+from minibert.errors import CheckpointError, some_of
 from minibert.files.reading import raw_lines
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
@@ -336,5 +336,4 @@ def _stored(vectors: Array) -> tuple[Formula | None, str]:
 
 
 def _numbers(which: Sequence[int]) -> str:
-    shown = ", ".join(str(i + 1) for i in which[:LISTED])
-    return shown + (f" and {len(which) - LISTED} more" if len(which) > LISTED else "")
+    return some_of([str(i + 1) for i in which], LISTED)

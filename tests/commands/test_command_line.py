@@ -202,10 +202,13 @@ def test_info_of_a_tiny_model(folder: Path, capsys: Printed) -> None:
 
 
 def test_plot_writes_a_picture(folder: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
+    from matplotlib import pyplot as plt
+
     path = tmp_path / "sum.svg"
     plot = "plot", "sum", "--model", folder, "--text", "the dog", "-o", path
+    plt.switch_backend("svg")  # as if a user had chosen another one
     assert ran(capsys, *plot) == ("", f"minibert: wrote {path}\n")
-    assert "<svg" in path.read_text("utf-8")
+    assert "<svg" in path.read_text("utf-8") and plt.get_backend() == "agg", "it opens no window"
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "plot needs matplotlib: pip install 'matplotlib>=3.9'" in failure(capsys, *plot)
 

@@ -214,9 +214,13 @@ def test_a_token_reaches_no_other_host_and_stands_nowhere(
 
 
 def test_a_range_is_asked_for_by_the_name_and_version_alone(hub: FakeHub) -> None:
-    """It hides what the client's header tells about the machine, and has the version of the package."""
+    """It hides what the client's header tells about the machine, and has the version of the package; no token is sent.
+
+    The Hub refuses what is no token, for a public model too.
+    """
     read()
-    assert {request.agent for request in hub.requests if request.range} == {f"minibert/{minibert.__version__}"}
+    seen = {(request.agent, request.authorization) for request in hub.requests if request.range}
+    assert seen == {(f"minibert/{minibert.__version__}", None)}
 
 
 ENDPOINTS = ["https://user:se/cret@hub.invalid", "user:secret@hub", "https://user:secret@[::1", "https://secret@hub",

@@ -132,10 +132,10 @@ FOLDERS: dict[str, dict[str, list[Any]]] = {
             ({"model_type": "WordEncoder"}, "WordEncoder"), ({"model_type": "SparseEncoder"}, "Pooling'.*SparseEnco")]},
     RERANKER: {
         MODULES: [
-            (lambda _: [], "lists nothing; expected a Transformer alone"),
+            (lambda _: [], "lists nothing; expected a Transformer alone$"),
             (lambda _: [ONE | {"type": f"{ST}logit_score.LogitScore"}], "take a reranker with a"),
             (lambda _: [ONE, ONE | {"type": f"{ST}dense.Dense"}], "names '.*Dense', but only Trans"),
-            (lambda _: [ONE, ONE], "lists Transformer, Transformer; expected a Transformer alone")],
+            (lambda _: [ONE, ONE], "lists Transformer, Transformer; expected a Transformer alone$")],
         SETTINGS: [
             {"transformer_task": "feature-extraction"}, {"module_output_name": "x"},
             ({"modality_config": {"text": 1}}, "modal.* by 1"), ({"modality_config": {"image": {}}}, "modal.* by None"),

@@ -78,6 +78,8 @@ def test_a_term_is_taken_out_of_block_0(tmp_path: Path) -> None:
     answer, left = live.state(state), terms.sum(axis=(0, 1)) - terms[1, 1] - terms[0, 1]
     assert np.abs(weights_of(answer)[0] - softmax(left)).max() < CLOSE
     assert np.abs(weights_of(live.state({"text": TEXT}))[0] - softmax(left)).max() > 1000 * CLOSE
+    named = live.state({"text": TEXT, "replaced": [[1, "##s"]]})  # as the vocabulary writes it
+    assert named["numbers"]["data"]["tokens"][1] == "##s"
     told = answer["numbers"]["livedata"]["terms"]
     assert np.array_equal(told["shares"], shares_of(encoder, terms)) and told["parts"] == PARTS
     for block in (0, 1):

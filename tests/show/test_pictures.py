@@ -232,7 +232,8 @@ def test_position_rows_lie_over_the_token_row_on_one_scale() -> None:
 
 
 def test_position_rows_choose_round_positions() -> None:
-    for length, positions in ((512, (0, 1, 2, 10, 100, 200, 300, 400, 500)), (300, (0, 1, 2, 10, 60, 120, 180, 240))):
+    of_300 = (0, 1, 2, 10, 60, 120, 180, 240)
+    for length, positions in ((512, (0, 1, 2, 10, 100, 200, 300, 400, 500)), (300, of_300), (2, (0, 1))):
         axes = plot.position_rows(sinusoidal_positions(length, 4))
         assert [ax.get_legend().get_texts()[0].get_text() for ax in axes] == [f"position {p}" for p in positions]
 

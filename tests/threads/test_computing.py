@@ -397,7 +397,12 @@ def test_a_call_inside_a_tile_waits_for_no_other_turn(most: int, monkeypatch: Pa
 def test_a_blas_that_cannot_be_held_leaves_one_thread_of_ours(monkeypatch: Patch) -> None:
     monkeypatch.setattr(computing, "libraries", lambda: ())
     owners: list[int] = []
-    compute(lambda _: owners.append(threading.get_ident()), range(8), 4)
+
+    def work(_: int) -> None:
+        time.sleep(0.01)  # long enough for another thread to take a tile
+        owners.append(threading.get_ident())
+
+    compute(work, range(8), 4)
     assert owners == [threading.get_ident()] * 8
 
 

@@ -56,7 +56,9 @@ def test_the_steps_give_the_layer_s_numbers(case: Case) -> None:
     """Every intermediate of every kind of batch, to the bit before a norm or a projection."""
     with case.layer() as layer:
         (at,) = all_places(layer)
-        for batch in batches(layer).values():
+        every = [*batches(layer).values()]
+        every += [{"inputs_embeds": each["inputs_embeds"][0]} for each in every if "inputs_embeds" in each]  # one text
+        for batch in every:
             found = dict(run(at.plan, begin(batch)))
             right = trace(layer, batch)
             assert list(found) == list(right)
@@ -74,6 +76,7 @@ def test_each_mistake_is_rejected_and_named(name: str) -> None:
     assert not report.passed and max(d.largest for d in report.compared if not d.passes) >= least
     assert name in report.matches, report.lines
     assert any(line.startswith(f"matches: {name}. ") for line in report.lines)
+    assert "port's own inputs" not in str(report)  # a layer is no list of modules that are wrong or right by themselves
 
 
 NORMED = {ONE_PASS, "eps outside the root"}  # an eps of 1e-12 is too small to show

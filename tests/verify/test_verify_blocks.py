@@ -360,6 +360,7 @@ def test_batches_whose_token_is_padding_have_no_logits(own: Path) -> None:
     pairs = [name.split("|", 1) for name in saved_of(CLASSES.folder, own)]
     kinds = {kind for kind, _ in pairs} - {kind for kind, key in pairs if key == "logits"}
     assert kinds == {"left_pad", "pads_inside_mask"}
+    assert "pooler" not in {key for _, key in pairs}  # the head has it
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.errors import CheckpointError, nearest_name
+from minibert.errors import CheckpointError, nearest_name, some_of
 from minibert.families.family import Family
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import LEFTOVERS, STANFORD, architectures
@@ -33,12 +32,7 @@ def unread(family: Family, config: Config, source: Checkpoint) -> str:
     parts += ["linear."] if STANFORD in architectures(config) else []
     begins = tuple(prefix + part for prefix in ("", *family.prefixes) for part in parts)
     left = set(source.names) - source.requested_tensors.keys()
-    return some_of([name for name in left if not name.startswith(begins)])
-
-
-def some_of(names: Collection[str]) -> str:
-    """Return the first names, and how many more there are."""
-    return ", ".join(sorted(names)[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    return some_of(sorted(name for name in left if not name.startswith(begins)), NAMED)
 
 
 class TensorBinder:
@@ -166,10 +160,10 @@ class TensorBinder:
     ) -> None:
         """Raise CheckpointError if the recipe leaves tensors of one part of a model unused: it would be incomplete."""
         stored = set(self.stored_under(scope)) - self._tables.keys()
-        left = [name for name in stored if not name.endswith(unused_endings)]
+        left = some_of(sorted(name for name in stored if not name.endswith(unused_endings)), NAMED)
         if left:
             why = self._adapters() or f"{part} without them would give wrong numbers"
-            raise self._refused(f"this file has tensors of {part} that {recipe} does not use: {some_of(left)}; {why}")
+            raise self._refused(f"this file has tensors of {part} that {recipe} does not use: {left}; {why}")
 
     def _refused(self, problem: str) -> CheckpointError:
         return CheckpointError(f"{self.where}: {problem}")
