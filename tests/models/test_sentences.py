@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from checkpoints import WORDS, same_bits, write, write_wordpiece
 from command_line import Patch, Printed, ran, typed
+from drawn import apart, away
 from encoder_files import off
 from many_texts import many_texts
 from reference_files import REFERENCE, changed, opened
 from safetensors.numpy import load_file, save_file
 
 import minibert
-from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, PRECISIONS, quantized, ranges_of
 from minibert.equations.sentences import POOLINGS
 from minibert.models.heads.labels import PREDICT, PredictOptions
@@ -44,18 +44,6 @@ FIVE = ["we lived", "above the clouds", "man", "dog bites man", ""]
 SEP = WORDS.index("[SEP]")
 WITH_ENDS = ["we lived above the clouds", "we", "above [SEP] the clouds", "", "clouds we lived a b c d e f g"]
 ROWS = 1e-5  # measured 1e-6
-
-
-def away(found: Array, want: Array) -> float:
-    assert found.shape == want.shape and found.dtype == want.dtype
-    lengths = np.linalg.norm(want.astype("f8"), axis=-1, keepdims=True)
-    return float((np.abs(found.astype("f8") - want) / np.maximum(lengths, 1e-30)).max(initial=0))
-
-
-def apart(found: Array, want: Array) -> float:
-    found, want = np.atleast_2d(found), np.atleast_2d(want)
-    lengths = np.linalg.norm(want.astype("f8"), axis=1)
-    return float((np.linalg.norm(found.astype("f8") - want, axis=1) / lengths).max(initial=0))
 
 
 def test_shapes_and_that_a_folder_has_one_kind_of_result() -> None:
