@@ -42,7 +42,8 @@ NO_LIST, NO_CONFIG = "must be a list of modules, each with a type and a path", "
 INSTEAD: list[tuple[str, str, str | None, str]] = [
     *((DENSE, "modules.json", text, NO_LIST)
       for text in ("{}", "3", "[1]", "[{}]", '[{"type": 3, "path": ""}]', "[", '[["a", "b"]]')),
-    (DENSE, "2_Dense/model.safetensors", None, r"2_Dense: .*model\.safetensors"),
+    *((name, f"{inside}/model.safetensors", None, rf"{inside}: .*model\.safetensors")
+      for name, inside in ((DENSE, "2_Dense"), ("uses-sparse-router", "query_0_SparseStaticEmbedding"))),
     *((name, f"{inside}/config.json", None, f"{inside}: {NO_CONFIG.format(inside[2:])}") for name, inside in (
         ("sentences-cls", "1_Pooling"), (DENSE, "2_Dense"), ("sentences-modules", "2_LayerNorm"),
         ("late-kept", "2_Dense"), ("static-dense", "1_Dense"))),
