@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from checkpoints import same_bits, wordpiece_json
+from checkpoints import same_bits, wordpiece_json, write_wordpiece
 from command_line import Patch
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -239,11 +239,8 @@ def test_texts_that_are_too_long(model: Path, tmp_path: Path) -> None:
 
 
 def test_a_text_that_the_tokenizer_refuses(tmp_path: Path) -> None:
-    model = encoders.write(tmp_path / "model", "bert")
-    settings = json.loads(wordpiece_json())
-    settings["model"]["unk_token"] = "[NONE]"
-    (model / "tokenizer.json").write_text(json.dumps(settings), encoding="utf-8")
-    (model / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
+    model = encoders.write_with_words(tmp_path / "model", "bert")
+    write_wordpiece(model, model=json.loads(wordpiece_json())["model"] | {"unk_token": "[NONE]"})
     source = jsonl(tmp_path / "a.jsonl", ({"text": text} for text in ("we", None, "clouds", "\u4e2d", "we")))
     with pytest.raises(minibert.TokenizerError, match=r"a\.jsonl, row 4"):
         run(model, source, tmp_path / "out", skip=True)

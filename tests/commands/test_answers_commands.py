@@ -27,9 +27,7 @@ from minibert.commands import answers, common
 from minibert.models.sentences.token_pairs import SimilarityPairs
 
 RERANKER, LOGITS, LABELS = (str(REFERENCE / f"uses-{name}") for name in ("reranker", "reranker-logits", "inference"))
-DENSE, SEARCHED, BARE, PROMPTS, CLS = (
-    str(REFERENCE / f"sentences-{name}") for name in ("dense", "search", "bare", "prompts", "cls")
-)
+DENSE, SEARCHED, BARE, PROMPTS = (f"{REFERENCE}/sentences-{name}" for name in ("dense", "search", "bare", "prompts"))
 LATE = str(REFERENCE / "late-fixed")
 
 
@@ -94,22 +92,6 @@ def test_a_table_of_late_interaction(capsys: Printed) -> None:
     encoder, texts = minibert.load_encoder(LATE), ["the clouds", "we lived"]
     want = encoder.similarity(encoder.encode_query(texts), encoder.encode_document(texts))
     assert np.abs(np.array([line.split()[1:3] for line in out[1:]], float) - want).max() <= SHOWN
-
-
-def test_info(capsys: Printed) -> None:
-    out = ran(capsys, "info", LATE)[0]
-    assert "made for          predict and rank, as a CrossEncoder\n" in ran(capsys, "info", RERANKER)[0]
-    for line in (
-        "made for          encode_query, encode_document, encode and rank, as a MultiVectorEncoder",
-        "token vectors     6 numbers for each token; by maxsim",
-        "queries           at most 12 tokens, filled up to 12 with mask tokens, not seen by the others",
-        'documents         at most 14 tokens, without ! " #',
-        "prompts           query 'the ', document 'we '",
-    ):
-        assert line in out
-    out = ran(capsys, "info", REFERENCE / "late-least")[0]
-    assert "filled up to 9 with the, seen by the others, without we ! notatoken" in out and "by meanmaxsim" in out
-    assert "6 numbers for each token" in ran(capsys, "info", REFERENCE / "late-stanford")[0]  # no weight is read
 
 
 def test_each_text_is_printed_above_its_answers(tmp_path: Path, capsys: Printed) -> None:
@@ -236,12 +218,8 @@ def test_search_says_why(model: str, more: list[str], tmp_path: Path, capsys: Pr
     check("   ".join(f"{each['token']} ~ {each['other']} {each['adds']:+.4f}" for each in result["why"]), split)
 
 
-@pytest.mark.parametrize(("model", "more", "wrong"), [
-    (SEARCHED, ["--precision", "ubinary"], "has ubinary vectors, and their Hamming distance is no sum"),
-    (CLS, [], "that of the first token alone"),
-])  # fmt: skip
-def test_a_similarity_that_is_no_sum_is_refused(
-    model: str, more: list[str], wrong: str, tmp_path: Path, capsys: Printed
-) -> None:
-    ran(capsys, "bulk", lines(tmp_path / "lines.txt", WHY_LINES), "-o", tmp_path / "out", "-m", model, *more)
-    assert wrong in failure(capsys, "search", tmp_path / "out", "we", "--why")
+def test_a_distance_of_bits_is_no_sum(tmp_path: Path, capsys: Printed) -> None:
+    bulk = "bulk", lines(tmp_path / "lines.txt", WHY_LINES), "-o", tmp_path / "out", "-m", SEARCHED
+    ran(capsys, *bulk, "--precision", "ubinary")
+    said = failure(capsys, "search", tmp_path / "out", "we", "--why")
+    assert "has ubinary vectors, and their Hamming distance is no sum" in said

@@ -19,7 +19,7 @@ from minibert import cli
 from minibert.cli import main
 
 RERANKER, LABELS, LATE = (str(REFERENCE / name) for name in ("uses-reranker", "uses-inference", "late-fixed"))
-DENSE, EUCLIDEAN = str(REFERENCE / "sentences-dense"), str(REFERENCE / "sentences-prompts")
+DENSE, EUCLIDEAN, STATIC = (str(REFERENCE / name) for name in ("sentences-dense", "sentences-prompts", "static-dense"))
 # a model of twelve words, models with blocks and heads, files; each stands for its path
 TINY, GPT2, BLOCKS, CONVOLVED = "a layer", "a GPT-2", "two blocks", "a ConvBERT"
 LINES, BYTES, OUT, NOWHERE = "lines of text", "line 2 is no text", "a new folder", "./nowhere"
@@ -91,6 +91,10 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     ((*BULK, DENSE, "--similarity-fn-name", "x"), "--similarity-fn-name must be one of cosine, dot, "),
     ((*BULK, DENSE, "--keep", "n"), "expected a flat column 'n'; there are 'text'; name another with --keep"),
     ((*BULK, CONVOLVED), "; minibert.load loads the input layer"),
+    (("verify", STATIC), "transformers has no static models; name a file with another program's vectors with -"),
+    (("extract", STATIC, "-o", OUT), "is a static model, which is only an input layer already; copy"),
+    (("explain", "we", "--block", "0", "-m", STATIC), "this model has no blocks"),
+    (("plot", "attention", "--text", "we", "-m", STATIC, "-o", "x.svg"), "a static model has no blocks"),
 ]  # fmt: skip
 
 

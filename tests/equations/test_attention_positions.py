@@ -359,7 +359,7 @@ def test_factor_of_yarn(factor: float) -> None:
 UNSCALED: list[tuple[dict[str, Any], str]] = [
     ({"rope_type": "linear"}, "'factor' .*None"), ({"rope_type": "linear", "factor": 0}, "'factor' .* 0;"),
     ({"rope_type": "llama3", "factor": True}, "'factor' .*True"), ({"rope_type": "yarn"}, "'factor' .*None"),
-    ({"rope_type": "dynamic", "factor": 2.0}, "'dynamic'"),
+    ({"rope_type": "dynamic", "factor": 2.0}, "'dynamic'"),  # a text's vectors would change with the texts around it
     ({"rope_type": "yarn", "factor": 2.0, "rope_theta": 1}, "base=1"),
     ({"rope_type": "yarn", "factor": 2.0, "mscale": "1", "mscale_all_dim": 1}, "'mscale' .*'1'"),
     *(({**kind, "short_factor": [1.0] * 8}, "'longrope'") for kind in ({"rope_type": "longrope"}, {"type": "yarn"})),

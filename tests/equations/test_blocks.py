@@ -22,6 +22,7 @@ from minibert.threads.kernels import kernel
 FAST_GELU = 2e-7  # times max(1, |y|); measured 1.33e-7
 TAIL = {-4.0: 0.002, -7.0: 0.03}  # where y is small, as a share of it; measured 0.00035 and 0.011
 ACTIVATION = 1e-6  # times max(1, |x|); measured 1.3e-7
+FLOAT64 = 1e-14  # the same in float64; measured 8.9e-16
 FAST = 2e-6  # between fast's and the textbook's, relative to max(1, |y|); measured 3.6e-7
 COLUMNS = 16  # rows
 SUM = 1e-6  # of a row after softmax; measured 2.4e-7
@@ -72,6 +73,8 @@ def test_activations(function: Any, formula: Any, ends: list[float]) -> None:
     found = function(SWEEP)
     off_by = np.abs(found - exact(formula, SWEEP)) / np.maximum(1, np.abs(SWEEP))
     assert found.dtype == np.float32 and off_by.max() <= ACTIVATION
+    some = SWEEP[::100].astype(np.float64)
+    assert np.abs(function(some) - exact(formula, some)).max() <= FLOAT64
     with np.errstate(all="raise", under="ignore"):
         np.testing.assert_allclose(function(np.array([-1e4, -200, 200, 1e4], np.float32)), ends, atol=1e-30)
 

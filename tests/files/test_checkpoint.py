@@ -202,10 +202,7 @@ def test_shards_that_are_no_files_and_the_single_file_goes_before_an_index(shard
 
 
 def test_without_a_file_of_tensors(tmp_path: Path) -> None:
-    pickle = (write(tmp_path) / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match=r"pytorch_model.bin"):
-        minibert.load(tmp_path)
-    pickle.unlink()
+    (write(tmp_path) / "model.safetensors").unlink()  # beside one of another format: test_hostile_folder.py
     with pytest.raises(CheckpointError, match=r"config.json"):
         minibert.load(tmp_path)
 

@@ -20,6 +20,7 @@ from checkpoints import GPT2, T5, ids_of, same_bits, wordpiece_json, write, writ
 from hypothesis import given
 from hypothesis import strategies as st
 from printed_models import FACTS, write_gpt2_tokenizer
+from reference_files import opened
 
 import minibert
 from minibert import EmbeddingLayer
@@ -246,9 +247,6 @@ def test_few_short_texts_go_to_the_library_one_by_one(
     assert [each.input_ids for each in found] == [tokenizer.encode([text], **cut)[0].input_ids for text in texts]
 
 
-DENSE = Path(__file__).parents[1] / "reference" / "sentences-dense"
-
-
 PANDAS = [type(name, (), {})() for name in ("NAType", "NaTType")]  # its missing values are known by name
 ONE, STR = "must be a str or a list of str, found ", "must be a str, found "
 SURROGATE = r"has a lone surrogate U\+D800 at index 1; read the text with the right encoding"
@@ -318,7 +316,7 @@ def test_one_of_many_texts_is_named_by_its_own_number(tiny: EmbeddingLayer) -> N
 
 
 def test_arrays_and_columns_of_str_are_lists_of_texts(tiny: EmbeddingLayer) -> None:
-    texts, others, encoder = ["we", "the clouds"], ["a", "b"], minibert.load_encoder(DENSE)
+    texts, others, encoder = ["we", "the clouds"], ["a", "b"], opened("sentences-dense")
     want, vectors = ids_of(tiny, texts, others), encoder.encode(texts)
     for column in (
         *(partial(np.array, dtype=dtype) for dtype in (np.str_, object, np.dtypes.StringDType())),

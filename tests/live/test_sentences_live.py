@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn import apart, away
 from many_texts import many_texts
 from needed import need_sentence_transformers, opened_there
 from reference_files import REFERENCE, changed
 
 import minibert
-from minibert.equations.input_layer import Array
 
 pytestmark = pytest.mark.reference
 
@@ -21,20 +21,12 @@ EXACT = 1e-6  # of a vector's numbers, as a share of its length; measured: 3.0e-
 WHOLE = 2.5e-6
 
 
-def apart(found: Array, want: Array) -> tuple[float, float]:
-    """Relative to each vector's length: the largest difference of numbers, the largest length of differences."""
-    assert found.shape == want.shape
-    lengths = np.linalg.norm(want.astype("f8"), axis=1, keepdims=True)
-    difference = (found.astype("f8") - want) / lengths
-    return float(np.abs(difference).max()), float(np.linalg.norm(difference, axis=1).max())
-
-
 def test_texts_of_all_kinds_and_how_much_of_each_is_truncated(minilm: Path) -> None:
     texts, theirs, ours = many_texts(250), opened_there(minilm), minibert.load_encoder(minilm)
     lengths = [len(text.split()) for text in texts]
     assert min(lengths) == 0 and max(lengths) == 5000 and len(set(lengths)) > 40
-    numbers, whole = apart(ours.encode(texts), theirs.encode(texts))
-    assert numbers <= EXACT and whole <= WHOLE
+    both = ours.encode(texts), theirs.encode(texts)
+    assert away(*both) <= EXACT and apart(*both) <= WHOLE
     tokens = [len(theirs.tokenizer(text, truncation=False)["input_ids"]) for text in texts]
     want = [max(0, length - theirs.max_seq_length) for length in tokens]
     assert ours.tokens_cut(texts).tolist() == want and np.count_nonzero(want) > 2
@@ -51,8 +43,8 @@ def test_a_narrow_folder_is_computed_in_float32(minilm: Path, tmp_path: Path) ->
         folder = tmp_path / str(dtype)
         model.save(str(folder), create_model_card=False)
         theirs, ours = opened_there(folder), minibert.load_encoder(folder).encode(texts)
-        assert most / 4 <= apart(ours, theirs.encode(texts))[0] <= most
-        assert apart(ours, theirs.float().encode(texts))[0] <= EXACT
+        assert most / 4 <= away(ours, np.asarray(theirs.encode(texts), "f4")) <= most
+        assert away(ours, theirs.float().encode(texts)) <= EXACT
 
 
 SAME = 1e-5  # of vectors, similarities and scores up to 20; measured: 5.2e-6

@@ -15,6 +15,7 @@ import encoders
 import numpy as np
 import pytest
 from checkpoints import write_byte_level
+from command_line import STUDY
 from encoder_files import off
 
 import minibert
@@ -275,7 +276,6 @@ def test_what_a_change_lacks_is_not_taken_from_the_run_before(loaded: Any) -> No
 
 # -- the map of activation patching ------------------------------------------------------------------------------------
 
-SMALL = Path(__file__).parents[2] / "scripts" / "study"
 TEXTS = {
     "bert-words": ("masked_word", "questi[MASK]n", "questa[MASK]n"),
     "gpt2-words": ("next_word", "wonderfu", "wonderou"),
@@ -284,7 +284,7 @@ TEXTS = {
 
 @cache
 def studied(name: str) -> minibert.Encoder:
-    return minibert.load_encoder(SMALL / name)
+    return minibert.load_encoder(STUDY / name)
 
 
 def cell_by_cell(encoder: minibert.Encoder, head: str, text: str, other: str, token: int) -> Array:

@@ -291,9 +291,10 @@ def test_closed() -> None:
         *(partial(of_ids, [[3]]) for of_ids in (layer, encoder, encoder.trace, encoder.logits)),
         *(partial(method, ["we"]) for method in of_texts), partial(encoder.rank, "we", ["a"]),
         partial(encoder.predict, ("we", "a")), partial(encoder.next_words, "we"), partial(encoder.complete, "we"),
-        encoder.get_embedding_dimension, encoder.head, partial(pickle.dumps, encoder),
+        encoder.get_embedding_dimension, encoder.get_max_seq_length, partial(setattr, encoder, "max_seq_length", 8),
+        encoder.head, partial(pickle.dumps, encoder),
     ):  # fmt: skip
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="closed"):
             use()
     assert np.isfinite(kept_rows).all()
 

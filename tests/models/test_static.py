@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import VOCAB, numbers, same_bits
-from command_line import Printed, failure, ran
+from command_line import Printed, ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from needed import need
@@ -146,13 +146,6 @@ def test_commands_and_engines_take_a_static_folder(tmp_path: Path, capsys: Print
     need("pyarrow", "bulk")
     folder, texts = REFERENCE / "static-dense", ["we lived", "above the clouds", ""]
     want = opened("static-dense").encode(texts)
-    out, _ = ran(capsys, "info", folder)
-    for line in (
-        "family            static", "blocks            none: a static model is an input layer and nothing else",
-        "sentence vectors  5 numbers, mean over a text's tokens; by cosine",
-        "longest sentence  6 tokens (truncation in tokenizer.json)", "prompts           query 'the clouds: ', document",
-    ):  # fmt: skip
-        assert f"\n{line}" in out
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     ran(capsys, "bulk", tmp_path / "texts.txt", "-o", tmp_path / "vectors", "-m", folder)
     found = ran(capsys, "search", tmp_path / "vectors", "we lived", "-m", folder, "-k", 1)[0]
@@ -162,26 +155,14 @@ def test_commands_and_engines_take_a_static_folder(tmp_path: Path, capsys: Print
     assert np.allclose(np.load(tmp_path / "v.npy"), want, atol=1e-6)
     out, _ = ran(capsys, "verify", folder, "--vectors", tmp_path / "v.npy", "--texts", tmp_path / "texts.txt")
     assert f"{folder} (static)" in out
-    for message, *refused in (
-        ("transformers has no static models; name a file with another program's vectors with -", "verify", folder),
-        ("is a static model, which is only an input layer already; copy", "extract", folder, "-o", tmp_path / "x"),
-        ("this model has no blocks", "explain", "we", "--block", 0, "-m", folder),
-        ("a static model has no blocks", "plot", "attention", "--text", "we", "-o", tmp_path / "x.svg", "-m", folder),
-    ):
-        assert message in failure(capsys, *refused)
 
 
 @pytest.mark.parametrize("inside", [None, "."])
 def test_what_needs_a_head_says_that_a_static_model_has_none(tmp_path: Path, inside: str | None) -> None:
     encoder = minibert.load_encoder(static_folder(tmp_path, inside))
     assert encoder.heads == ()
-    for use in (
-        lambda: encoder.fill("[MASK]"), lambda: encoder.logits([[1]]), lambda: encoder.next_words("a"),
-        lambda: encoder.classify("a"), lambda: encoder.entities("a"), lambda: encoder.encode_sparse("a"),
-        lambda: encoder.predict([("a", "b")]), lambda: encoder.rank("a", ["b"]),
-        lambda: encoder.trace([[1]], head="classes"),
-    ):  # fmt: skip
-        with pytest.raises(minibert.CheckpointError):
+    for use in (lambda: encoder.fill("[MASK]"), lambda: encoder.logits([[1]]), lambda: encoder.rank("a", ["b"])):
+        with pytest.raises(minibert.CheckpointError, match="it has no head, only rows of tokens: it is a static model"):
             use()
 
 

@@ -4,7 +4,6 @@ head has them, and the encoder's logits after each block.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ import encoders
 import numpy as np
 import pytest
 import word_models
-from checkpoints import change_json
 from head_files import HEAD_CASES, HeadCase
-from reference_files import REFERENCE
+from reference_files import changed
 from safetensors.numpy import load_file, save_file
 from strict_html import data_of_script, read, unpacked
 
@@ -144,9 +142,7 @@ def test_the_likeliest_words_and_how_they_grow(name: str, tmp_path: Path) -> Non
 ])  # fmt: skip
 def test_classes_are_of_the_whole_text(kind: str, activation: Any, tmp_path: Path) -> None:
     labels = {"0": "sky", "1": "</script>", "2": "sea"}
-    folder = shutil.copytree(REFERENCE / "uses-inference", tmp_path / "model")
-    change_json(folder / "config.json", id2label=labels, problem_type=kind)
-    encoder = minibert.load_encoder(folder)
+    encoder = changed(tmp_path, "uses-inference", "config.json", {"id2label": labels, "problem_type": kind})
     data = data_of(page(encoder, "we lived above"), 1, encoder)
     logits = encoder.logits(**encoder.tokenize("we lived above"))[0].astype(np.float64)
     order, size = np.argsort(-logits), np.abs(logits).max()

@@ -165,11 +165,8 @@ def test_the_map_is_of_the_texts_as_typed(gpt2: Live, encoder: Encoder, monkeypa
     html = gpt2.saved({"state": state, "token": 7, "map": answer})["html"]
     assert data_of_script(html, "livedata")["saved"]["map"] == json.loads(json.dumps(answer))
     monkeypatch.setattr(live_module, "MAPPED", 9)
-    for given in (
-        {"text": "wonderfu"}, {"text": "wonderfu", "beside": "wonder"}, {"text": "a" * 12, "beside": "b"},
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=r"second text|two texts|up to 9"):
-            gpt2.map({"state": given, "token": 3})
+    with pytest.raises(ValueError, match="up to 9"):
+        gpt2.map({"state": {"text": "a" * 12, "beside": "b"}, "token": 3})
 
 
 @pytest.mark.parametrize(("name", "text", "few", "separator"), [

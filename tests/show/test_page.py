@@ -5,20 +5,19 @@ a whole model its second part too: its formulas and its size, and two texts on o
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import encoders
 import numpy as np
 import pytest
-from checkpoints import BERT, change_json, same_bits, write, write_wordpiece
+from checkpoints import BERT, same_bits, write, write_wordpiece
 from command_line import Patch, Printed, ran
 from drawn import cosine
 from fake_hub import hub_of
 from hypothesis import example, given
 from hypothesis import strategies as st
-from reference_files import BY_NAME, REFERENCE
+from reference_files import BY_NAME, changed, opened
 from strict_html import data_of_script, read, unpacked
 
 import minibert
@@ -278,15 +277,13 @@ def test_the_cosines_are_of_both_traces_and_each_pair_of_tokens_adds_to_the_simi
 ])  # fmt: skip
 def test_a_similarity_that_is_no_sum_is_not_shown(name: str, why: str) -> None:
     """All others: tests/models/test_search.py."""
-    found = data_of_script(page(minibert.load_encoder(REFERENCE / name), "we lived", beside="we"), "besidedata")["sum"]
+    found = data_of_script(page(opened(name), "we lived", beside="we"), "besidedata")["sum"]
     assert found.keys() == {"wrong"} and found["wrong"].startswith("Not shown: ") and why in found["wrong"]
 
 
 def test_a_bias_is_a_row_after_the_tokens(tmp_path: Path) -> None:
-    folder = shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "model")
-    for config in folder.glob("*_Dense/config.json"):
-        change_json(config, activation_function="torch.nn.modules.linear.Identity")
-    encoder = minibert.load_encoder(folder)
+    identity = {"activation_function": "torch.nn.modules.linear.Identity"}
+    encoder = changed(tmp_path, "sentences-dense", "2_Dense/config.json", identity)
     found = data_of_script(page(encoder, "we lived", beside="the clouds above"), "besidedata")
     split = encoder.similarity_pairs("we lived", "the clouds above")
     assert found["sum"]["shape"] == [*split.pairs.shape] and split.others[-1] == "(bias)"
