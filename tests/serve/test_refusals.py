@@ -153,12 +153,6 @@ def test_a_path_that_is_not_there_leads_nowhere(address: Address) -> None:
     assert address.ask("/v1/embeddings").headers["allow"] == "POST"
 
 
-def test_without_a_reranker_nothing_is_ordered() -> None:
-    answer = straight(server(NORMED), "/rerank", b'{"query": "a", "documents": ["b"]}')
-    assert answer.status == 404
-    assert answer.error == f"no model of this server computes scores of documents; it was started with {NORMED!r}"
-
-
 def test_what_cannot_be_computed_or_written_is_an_error_of_the_server() -> None:
     nan, full = computing(lambda items: np.full((len(items), 8), np.nan)), computing(Mock(side_effect=MemoryError))
     for failing, form, said in (
