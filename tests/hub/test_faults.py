@@ -187,11 +187,10 @@ def test_no_hub(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k
 # -- tokens, and files of other users ------------------------------------------------------------------------------
 
 
-def read(whole: bool = False, revision: str | None = None) -> np.ndarray:
-    repository = resolve("org/tiny", revision)
+def read(whole: bool = False) -> np.ndarray:
+    repository = resolve("org/tiny")
     assert repository.file("config.json") is not None
-    opened = repository.checkpoint(whole=True) if whole else repository.checkpoint(lazy=True)
-    return opened.table("word", np.dtype("f4")).rows(np.array([7]))
+    return repository.checkpoint(lazy=not whole, whole=whole).table("word", FLOAT32).rows(np.array([7]))
 
 
 @pytest.mark.parametrize("whole", [False, True])
