@@ -133,9 +133,8 @@ REFUSED: list[tuple[str, Any, int, str]] = [
 @pytest.mark.parametrize(("path", "body", "status", "message"), REFUSED, ids=lambda value: f"{value!r:.40}")
 def test_a_wrong_request_is_refused_in_words(address: Address, path: str, body: Any, status: int, message: str) -> None:
     answer = address.ask(path, body)
-    assert (answer.status, answer.json["error"]["code"]) == (
-        status, "model_not_found" if "the model" in answer.error else None,
-    )  # fmt: skip
+    code = "model_not_found" if "the model" in answer.error else None
+    assert (answer.status, answer.json["error"]["code"]) == (status, code)
     assert message in answer.error and len(answer.body) < 500
     check(answer)
     assert "known are " not in answer.error or "output_dimension" not in answer.error, "only what is taken"
