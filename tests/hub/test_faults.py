@@ -212,12 +212,6 @@ def test_a_token_reaches_no_other_host_and_stands_nowhere(
     assert not [path for path in kept if path.is_file() and b"hf_right" in path.read_bytes()]
 
 
-def test_a_range_is_asked_for_by_the_name_and_version_alone(hub: FakeHub) -> None:
-    """It hides what the client's header tells about the machine, and has the version of the package."""
-    read()
-    assert {request.agent for request in hub.requests if request.range} == {f"minibert/{minibert.__version__}"}
-
-
 ENDPOINTS = ["https://user:se/cret@hub.invalid", "user:secret@hub", "https://user:secret@[::1", "https://secret@hub",
              "ftp://hub", "https://:80", "https://hub:port", "https://[::1"]  # fmt: skip
 
@@ -252,11 +246,15 @@ def test_a_token_that_is_none_is_named_by_its_place(
     assert hub.requests == []
 
 
-def test_the_token_stays_here_where_the_user_says_so(hub: FakeHub, monkeypatch: Patch) -> None:
+def test_the_token_stays_here_where_the_user_says_so_and_a_range_names_the_package_alone(
+    hub: FakeHub, monkeypatch: Patch
+) -> None:
+    """The client's own header would tell about the machine."""
     monkeypatch.setenv("HF_TOKEN", "hf_right")
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", True)
     read()
     assert {request.authorization for request in hub.requests} == {None}
+    assert {request.agent for request in hub.requests if request.range} == {f"minibert/{minibert.__version__}"}
 
 
 def test_a_callers_token_goes_before_the_users_and_into_no_pickle(hub: FakeHub, monkeypatch: Patch) -> None:
