@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -28,7 +27,7 @@ import pytest
 from checkpoints import VOCAB, numbers
 from command_line import Patch, Printed
 from fake_hub import commit_of, hub_of
-from limits import CHILD_SECONDS
+from limits import CHILD_SECONDS, until
 from many_texts import WORDS
 from needed import module_of
 from numpy.typing import NDArray
@@ -109,7 +108,6 @@ def run(*arguments: object) -> tuple[int, str]:
 
 def check(output: Path, source: Path, encoder: minibert.Encoder) -> None:
     """Every row of the input once, all its columns as they were, and the vectors of one process."""
-
     wanted = table(0, FILES * ROWS)
     found = parquet.read_table(output).sort_by("id")
     assert found["id"].to_pylist() == wanted["id"].to_pylist()  # none is lost, none is there twice
@@ -128,7 +126,6 @@ def compare(found: NDArray[Any], encoder: minibert.Encoder, texts: list[str]) ->
 @pytest.mark.ray
 def test_vectors_are_those_of_one_process(source: Path, minilm: Path, tmp_path: Path) -> None:
     """On a Ray that the script itself starts; DuckDB and Polars read what it wrote."""
-
     output = tmp_path / "made" / "vectors"
     settings = ("--model", minilm, "--concurrency", 2, "--rows-per-shard", SHARD)
     code, last = run(source, output, *settings, "--address", "local")
@@ -157,14 +154,6 @@ def parent(process: str) -> str:
     return Path("/proc", process, "status").read_text().partition("PPid:")[2].split()[0]
 
 
-def wait_for(what: Callable[[], Any], job: subprocess.Popen[str]) -> Any:
-    end = time.monotonic() + CHILD_SECONDS
-    while not (found := what()):
-        assert time.monotonic() < end and job.poll() is None, "the job has ended, or does not get on"
-        time.sleep(0.005)
-    return found
-
-
 @pytest.mark.ray
 def test_a_worker_is_killed_and_each_row_is_there_once(
     address: str, source: Path, minilm: Path, tmp_path: Path
@@ -174,17 +163,17 @@ def test_a_worker_is_killed_and_each_row_is_there_once(
     job = begin(source, output, "--model", minilm, *settings)
     try:
         shards = lambda: list(tmp_path.glob("vectors.unfinished-*/*.parquet"))  # noqa: E731
-        wait_for(lambda: len(shards()) > 1, job)
-        first = wait_for(lambda: found if len(found := workers() - before) == 2 else None, job)
+        until(lambda: len(shards()) > 1, job)
+        until(lambda: len(workers() - before) == 2, job)
+        first = workers() - before
         for worker in first:  # it stays in the middle, however fast the job and slow the test
             os.kill(worker, signal.SIGSTOP)
         victim, other = sorted(first)
         os.kill(victim, signal.SIGKILL)
-        wait_for(lambda: victim not in workers(), job)
+        until(lambda: victim not in workers(), job)
         assert len(shards()) < FILES * ROWS / SHARD
         assert not output.exists()
-        another = wait_for(lambda: workers() - before - first, job)
-        assert len(another) == 1
+        until(lambda: len(workers() - before - first) == 1, job)
         os.kill(other, signal.SIGCONT)
         said = job.communicate(timeout=CHILD_SECONDS)[1]
     finally:
@@ -197,7 +186,6 @@ def test_a_worker_is_killed_and_each_row_is_there_once(
 
 @pytest.mark.ray
 def test_a_row_without_a_text_ends_the_job_and_leaves_nothing(address: str, source: Path, tmp_path: Path) -> None:
-
     (tmp_path / "input").mkdir()
     texts = ["we"] * 100
     for i, bad in enumerate([[], [70]]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import re
 import signal
 import socket
@@ -119,18 +118,17 @@ def test_a_token_that_is_none(content: str, tmp_path: Path, capsys: Printed, mon
         assert said.startswith("the variable that --token-env names must hold a token")
 
 
+@pytest.mark.parametrize("option", ["token-file", "token-env"])
 @pytest.mark.parametrize("by_variable", [False, True])
-def test_a_token_for_its_name_is_not_printed(by_variable: bool, capsys: Printed, monkeypatch: Patch) -> None:
-    for option, port in itertools.product(("token-file", "token-env"), ("8000", "70000")):
-        with monkeypatch.context() as patch:
-            if by_variable:
-                patch.setenv(f"MINIBERT_SERVE_{option.replace('-', '_').upper()}", "/geheim")
-            said = failure(
-                capsys, "serve", "/nowhere", "--port", port, *(() if by_variable else (f"--{option}", "/geheim"))
-            )
-            assert option in said and "geheim" not in said
-    both = "--token-file", "geheim", "--token-env", "geheim"
-    assert "geheim" not in failure(capsys, "serve", "/nowhere", *both)
+def test_a_token_for_its_name_is_not_printed(
+    by_variable: bool, option: str, capsys: Printed, monkeypatch: Patch
+) -> None:
+    given = () if by_variable else (f"--{option}", "geheim")
+    if by_variable:
+        monkeypatch.setenv(f"MINIBERT_SERVE_{option.replace('-', '_').upper()}", "geheim")
+    for more in (("--port", "8000"), ("--port", "70000"), ("--token-file", "geheim", "--token-env", "geheim")):
+        said = failure(capsys, "serve", "/nowhere", *given, *more)
+        assert option in said and "geheim" not in said
 
 
 AGAIN, OTHER = MODEL + "/../sentences-last-token", str(REFERENCE / "sentences-prompts")

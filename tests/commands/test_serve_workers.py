@@ -16,13 +16,13 @@ import pytest
 from limits import until
 from needed import absent, missing
 from reference_files import REFERENCE
-from served import SECONDS, Address, needs_server
+from served import MODEL, SECONDS, Address, needs_server
 
 import minibert
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 
-MODEL, RERANKER = str(REFERENCE / "sentences-last-token"), str(REFERENCE / "uses-reranker")
+RERANKER = str(REFERENCE / "uses-reranker")
 CREATE = "minibert.serve.app:create"
 PROGRAMS = {
     "gunicorn": (

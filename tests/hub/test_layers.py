@@ -34,16 +34,16 @@ def shapes_of(vocab: int, dim: int, positions: int) -> dict[str, tuple[int, ...]
 
 def bert_folder(folder: Path, vocab: int, dim: int, positions: int, words: dict[str, int], layers: int) -> Path:
     """A BERT of any size, with its encoder; all tensors but the input layer's are a hole in the file."""
-    first, shapes = shapes_of(vocab, dim, positions), shapes_of(vocab, dim, positions)
+    shapes = shapes_of(vocab, dim, positions)
+    count = sum(map(math.prod, shapes.values()))  # they come first in the file
     for i, part in itertools.product(range(layers), PARTS):
         shapes[f"bert.encoder.layer.{i:02}.attention.{part}.weight"] = (dim, dim + dim // 2)
         shapes[f"bert.encoder.layer.{i:02}.attention.{part}.bias"] = (dim,)
     sizes = {"vocab_size": vocab, "hidden_size": dim, "max_position_embeddings": positions, "num_attention_heads": 4}
-    places, random = write_hollow(folder, {**BERT, **sizes}, shapes), np.random.default_rng(0)
+    places = write_hollow(folder, {**BERT, **sizes}, shapes)
     with open(folder / "model.safetensors", "r+b") as file:
-        for name, shape in first.items():
-            file.seek(places[name])
-            file.write(random.standard_normal(shape, np.float32).tobytes())
+        file.seek(min(places.values()))
+        file.write(np.random.default_rng(0).standard_normal(count, np.float32).tobytes())
     rows = dict(enumerate(SPECIAL)) | {i: word for word, i in words.items()}
     (folder / "tokenizer.json").write_text(wordpiece_json(rows.get(i, f"w{i}") for i in range(vocab)), "utf-8")
     return folder

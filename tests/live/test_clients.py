@@ -1,6 +1,6 @@
 """Other people's clients, each with its default settings, against `minibert serve`: their numbers are `encode`'s.
 
-A client that its user must tell something is in `TOLD`: the server's page says why.
+A client that its user must tell something has a comment: the server's page says why.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ PACKAGES = (
     "chromadb", "cohere", "haystack", "haystack_integrations", "huggingface_hub", "langchain_cohere",
     "langchain_openai", "litellm", "llama_index", "openai",
 )  # fmt: skip
-# it would send OpenAI's token ids, which are refused: tests/serve
-TOLD = {"langchain_openai": {"check_embedding_ctx_length": False}}
 JAVASCRIPT = """
 import OpenAI from "openai"
 const [baseURL, model, input] = process.argv.slice(2)
@@ -111,7 +109,8 @@ HAYSTACK = "haystack_integrations.components"
 OF_VECTORS: dict[str, Callable[[str], Any]] = {
     "openai": openai,
     "langchain_openai": lambda url: of("langchain_openai.OpenAIEmbeddings")(
-        base_url=f"{url}/v1", api_key=KEY, model=MODEL, **TOLD["langchain_openai"]
+        # else it would send OpenAI's token ids, which are refused: tests/serve
+        base_url=f"{url}/v1", api_key=KEY, model=MODEL, check_embedding_ctx_length=False
     ).embed_documents(TEXTS),
     "llama_index_tei": lambda url: of("llama_index.embeddings.text_embeddings_inference.TextEmbeddingsInference")(
         model_name=MODEL, base_url=url
@@ -181,21 +180,15 @@ def test_huggingface_hubs_client_gets_the_likeliest_label(service: Service) -> N
 # -- scores: the number of each document, by its index -------------------------------------------------------------
 
 
-def cohere(client: str, **options: Any) -> Callable[[str], Any]:
-    def ask(url: str) -> Any:
-        made = of(f"cohere.{client}")(KEY, base_url=url)
-        found = made.rerank(model=RERANKER, query=QUERY, documents=DOCUMENTS, **options)
-        return {each.index: each.relevance_score for each in found.results}
-
-    return ask
+def cohere(url: str, client: str, **options: Any) -> Any:
+    made = of(f"cohere.{client}")(KEY, base_url=url)
+    found = made.rerank(model=RERANKER, query=QUERY, documents=DOCUMENTS, **options)
+    return {each.index: each.relevance_score for each in found.results}
 
 
-def of_litellm(model: str, route: str = "") -> Callable[[str], Any]:
-    def ask(url: str) -> Any:
-        found = of("litellm.rerank")(f"{model}/{RERANKER}", QUERY, DOCUMENTS, api_base=url + route, api_key=KEY)
-        return {each["index"]: each["relevance_score"] for each in found.results}
-
-    return ask
+def of_litellm(url: str, model: str) -> Any:
+    found = of("litellm.rerank")(f"{model}/{RERANKER}", QUERY, DOCUMENTS, api_base=url, api_key=KEY)
+    return {each["index"]: each["relevance_score"] for each in found.results}
 
 
 def langchain_cohere(url: str) -> Any:
@@ -217,16 +210,16 @@ def ranked_by_haystack(kind: str, **options: Any) -> Any:
 
 
 OF_SCORES: dict[str, Callable[[str], Any]] = {
-    "cohere_v1": cohere("Client"),
-    "cohere_v2": cohere("ClientV2", max_tokens_per_doc=4096, priority=1),
+    "cohere_v1": lambda url: cohere(url, "Client"),
+    "cohere_v2": lambda url: cohere(url, "ClientV2", max_tokens_per_doc=4096, priority=1),
     "langchain_cohere": langchain_cohere,
     "llama_index_tei": lambda url: llama_index("tei_rerank.TextEmbeddingInference", base_url=url),
     "llama_index_jina": lambda url: llama_index(
         "jinaai_rerank.JinaRerank", base_url=f"{url}/v1", api_key=KEY, model=RERANKER, top_n=len(DOCUMENTS)
     ),
-    "litellm_cohere": of_litellm("cohere"),
-    "litellm_jina": of_litellm("jina_ai", "/v1/rerank"),
-    "litellm_tei": of_litellm("huggingface", "/rerank"),
+    "litellm_cohere": lambda url: of_litellm(url, "cohere"),
+    "litellm_jina": lambda url: of_litellm(f"{url}/v1/rerank", "jina_ai"),
+    "litellm_tei": lambda url: of_litellm(f"{url}/rerank", "huggingface"),
     "haystack_cohere": lambda url: ranked_by_haystack(
         "cohere.CohereRanker", api_key=secret(), model=RERANKER, api_base_url=url
     ),

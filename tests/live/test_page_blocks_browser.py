@@ -86,18 +86,6 @@ def test_the_moves_follow_the_token(shown: tuple[Encoder, Any]) -> None:
     assert i == 6 and tab.locator("#moves tr.chosen th").inner_text() == "block 4"
 
 
-def test_gpt2_s_triangle_is_blank_above(opened: Open, tmp_path: Path) -> None:
-    encoder = minibert.load_encoder(encoders.write_gpt2(tmp_path / "gpt2"))
-    tab = opened(page(encoder, "he was"))
-    count = len(encoder.tokenize("he was")["input_ids"][0])
-    assert count > 2
-    colours = np.array(tab.locator("#weights").evaluate(COLOURS, count))
-    assert np.array_equal(colours[..., 3] > 0, np.tri(count, dtype=bool))
-    assert tab.locator(".lines line").count() == count, "it opens with the last token, which sees all"
-    choose(tab, 0)
-    assert tab.locator(".lines line").count() == 1, "the first token sees itself alone"
-
-
 def test_it_fits_and_is_heard(opened: Open, real: Real) -> None:
     tab = opened(real[1], width=400)
     assert tab.locator("#weights").bounding_box()["width"] > 250
@@ -161,8 +149,12 @@ def test_a_weight_is_made_of_query_key_scale_and_score(name: str, opened: Open, 
     batch = encoder.tokenize("we lived above")
     trace, last = encoder.trace(**batch), batch["input_ids"].shape[1] - 1
     own = encoder.stack.blocks[1].attention
+    assert chosen(tab) == last or not encoder.stack.causal, "it opens with the last token, which sees all"
     choose(tab, last)
     look_at(tab, 1, 3)
+    weights, colours = trace["attentions.1"][0, 3], np.array(tab.locator("#weights").evaluate(COLOURS, last + 1))
+    assert np.array_equal(colours[..., 3] > 0, weights > 0), "what the mask hides is blank"
+    assert tab.locator(".lines line").count() == np.count_nonzero(weights[last])
     score = trace[own.scores][0, 3, last]
     products = (score - sum(term.shared(last + 1)[3, last] for term in own.terms)) / own.scale
     for key in (last, last - 1):
@@ -172,10 +164,11 @@ def test_a_weight_is_made_of_query_key_scale_and_score(name: str, opened: Open, 
         assert float(said["score"].split()[0]) == pytest.approx(score[key], abs=1e-4)
         assert float(said["q · k"].split(",")[0]) == pytest.approx(products[key], abs=3e-4)
         assert float(said["scale"].split()[0]) == pytest.approx(own.scale, rel=1e-5)
-        assert float(said["weight"].split()[0]) == pytest.approx(trace["attentions.1"][0, 3, last, key], rel=1e-5)
+        assert float(said["weight"].split()[0]) == pytest.approx(weights[last, key], rel=1e-5)
         assert ("bias" in said) == (name in ("mpnet", "umt5")) and ("rotated" in said["q · k"]) == own.rotated
     if encoder.stack.causal:
         choose(tab, 1)
+        assert tab.locator(".lines line").count() == 2, "itself, and the token before"
         tab.locator(f".lines rect[data-from='{last}']").click()
         assert tab.locator("#celled dd").inner_text() == "0, because of the mask"
     look_at(tab, 1, None)

@@ -288,9 +288,11 @@ def test_each_truncated_text_is_told(path: str, name: str, fields: Fields, texts
 
 
 def test_headers_for_many_truncated_texts_stay_short(address: Address) -> None:
-    (each,) = lost(NORMED, [LONG]).values()
-    many = address.embed([*MANY, LONG], model=NORMED).json  # several steps of the worker
-    assert many["truncated_texts"][-1] == {"index": len(MANY), "tokens_left_out": each}
+    texts, (each,) = [*MANY, LONG], lost(NORMED, [LONG]).values()  # several steps of the worker
+    many, want = address.embed(texts, model=NORMED).json, lost(NORMED, texts)
+    assert {each["index"]: each["tokens_left_out"] for each in many["truncated_texts"]} == want
+    tokens = encoder_of(NORMED).tokenize(texts)["attention_mask"].sum()
+    assert many["usage"]["total_tokens"] == tokens - sum(want.values())
     headers = address.ask("/embed", {"inputs": [LONG] * 1500, "model": NORMED}).headers
     assert headers["x-truncated"] == "1500" and 3900 < len(headers["x-truncated-tokens"]) <= 4000
     assert {told.partition("=")[2] for told in headers["x-truncated-tokens"].split(",")} == {str(each)}

@@ -12,7 +12,7 @@ from served import SECONDS
 
 from minibert.equations.input_layer import Array
 from minibert.serve.options import DEFAULTS
-from minibert.serve.worker import EACH, Job, Kind, Prepared, Worker, compute_shares
+from minibert.serve.worker import EACH, Job, Kind, Prepared, Worker
 
 STEP = DEFAULTS.step
 
@@ -82,6 +82,7 @@ def test_what_waits_together_is_computed_together_and_other_work_in_another_step
     steps.go.set()
     assert [job.lengths() for job in (first, *jobs)] == [[5], [1], [2], [3, 4], [1]]
     assert (steps.calls, other.calls) == ([["first"], ["a", "ccc", "dddd", "e"]], [["bb"]])
+    assert all(part.base is None for job in jobs for part in job._parts), "a part keeps the whole step alive"
 
 
 def test_a_large_request_lets_others_in_between(worker: Worker, steps: Steps) -> None:
@@ -126,15 +127,6 @@ def test_a_job_whose_client_has_left_is_dropped(worker: Worker, steps: Steps) ->
     assert isinstance(working.exception(), ConnectionError)
 
 
-def test_tokens_and_truncated_texts_are_counted_over_all_steps(worker: Worker, steps: Steps) -> None:
-    """A text larger than a step is computed alone."""
-    steps.go.set()
-    (job,) = taken(worker, Waiting(steps, "x" * (3 * STEP), "long", "y" * STEP, "long"))
-    assert job.lengths() == [3 * STEP, 4, STEP, 4] and [len(call) for call in steps.calls] == [1, 2, 1]
-    assert (job.tokens, job.truncated) == (4, {1: 1, 3: 1})
-    assert job.headers() == {"X-Truncated": "2", "X-Truncated-Tokens": "1=1,3=1"}
-
-
 def test_at_the_end_what_waits_is_done(steps: Steps) -> None:
     worker = Worker()
     first, last = busy(worker, steps), *taken(worker, Waiting(steps, "last"))
@@ -144,13 +136,3 @@ def test_at_the_end_what_waits_is_done(steps: Steps) -> None:
     ending.join(SECONDS)
     assert not ending.is_alive()
     assert (first.lengths(), last.lengths()) == ([5], [4])
-
-
-def test_a_part_of_a_step_does_not_keep_the_step_alive(steps: Steps) -> None:
-    steps.go.set()
-    jobs = [Waiting(steps, "a"), Waiting(steps, "bb")]
-    for job in jobs:
-        job.take(STEP)
-    compute_shares([(job, 0) for job in jobs])
-    assert [job.lengths() for job in jobs] == [[1], [2]]
-    assert all(job.result().base is None for job in jobs)

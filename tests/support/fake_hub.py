@@ -141,7 +141,6 @@ def cut(after: int) -> Fault:
 
 def status(code: int, **headers: str) -> Fault:
     """Answer with an error status and nothing else; `retry_after="1"` becomes the header Retry-After."""
-
     named = {key.replace("_", "-").title(): value for key, value in headers.items()}
     return lambda hub, request, answer: Answer(code, {**named, "Content-Length": "0"})
 
@@ -165,7 +164,6 @@ def garbage(hub: FakeHub, request: Request, answer: Answer) -> Answer:
 
 
 def late(seconds: float) -> Fault:
-
     def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
         sleep(seconds)
         return answer

@@ -9,10 +9,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import encoders
 import numpy as np
 import pytest
 
+import minibert
 from minibert.equations.input_layer import Array
+from minibert.show.page import page
 
 ARGUMENTS = (
     "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
@@ -64,11 +67,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def real(minilm: Path) -> Iterator[tuple[Any, str]]:
     """The real model with its blocks, and its page of `SENTENCE`."""
-    import encoders
-
-    import minibert
-    from minibert.show.page import page
-
     with closing(encoders.computed_once(minibert.load_encoder(minilm))) as encoder:
         yield encoder, page(encoder, SENTENCE)
 

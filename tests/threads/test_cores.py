@@ -111,8 +111,3 @@ def test_memory(group: str, files: dict[str, str], found: int | None, tmp_path: 
 def test_who_wants_a_core(text: str, found: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(computing, "_read", lambda path: {"/proc/loadavg": text}[path])
     assert computing.running() == found
-
-
-@pytest.mark.skipif(not Path("/proc/loadavg").exists(), reason="a file of Linux")
-def test_this_thread_wants_a_core() -> None:
-    assert computing.running() >= 1
