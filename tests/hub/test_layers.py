@@ -79,6 +79,7 @@ def test_seven_tokens_of_bert_base_cost_less_than_a_megabyte(hub: FakeHub, large
     assert np.array_equal(layer(ids), local(ids))
     assert len(hub.requests) - before == 1
     assert sum(request.sent for request in hub.requests[before:]) <= 45_000  # measured 40,960
+    assert {request.authorization for request in hub.requests} == {None}  # the Hub refuses "None", a public model too
     layer(np.arange(1000, 1000 + 6 * POSITIONS).reshape(6, -1), threads=1)  # several blocks of rows, all in one request
     assert len(hub.requests) - before == 3  # and one for further positions
 
