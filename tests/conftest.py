@@ -110,8 +110,12 @@ def core_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
     """Begin with formulas, families and models, on each worker: `--dist worksteal` cuts the list into equal runs."""
     core = [item for item in items if item.nodeid.startswith(CORE)]
     rest = [item for item in items if not item.nodeid.startswith(CORE)]
-    runs = ((group, i) for i in range(workers) for group in (core, rest))
-    return [item for group, i in runs for item in group[len(group) * i // workers : len(group) * (i + 1) // workers]]
+    ordered = list[pytest.Item]()
+    for left in range(workers, 0, -1):
+        of_core, of_all = len(core) // left, (len(core) + len(rest)) // left
+        ordered += core[:of_core] + rest[: of_all - of_core]
+        core, rest = core[of_core:], rest[of_all - of_core :]
+    return ordered
 
 
 def beyond(few: int, start: int, items: list[pytest.Item]) -> set[pytest.Item]:

@@ -41,8 +41,8 @@ arrows["three rows of dog, and their sum"] = [
     (zero, word, DARK, "word"), (word, word + others, LIGHT, "place + text"), (zero, word + others, BETWEEN, "sum"),
 ]  # fmt: skip
 for title, rows in (("two sums", sums), ("both normalised", normal)):
-    ends = zip(in_plane(rows), (BETWEEN, DARK), ("dog", "bites"), strict=True)
-    arrows[title] = [(zero, *end) for end in ends]
+    named = zip(in_plane(rows), (BETWEEN, DARK), ("dog", "bites"), strict=True)
+    arrows[title] = [(zero, end, ink, name) for end, ink, name in named]
 axes = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")[1]
 for ax, (title, drawn) in zip(axes, arrows.items(), strict=True):
     for begin, end, ink, name in drawn:

@@ -3,8 +3,9 @@
 Read it beside `input_layer`; the functions are in the same order, from the leaves to the root. Each function's argument
 `grad` is the gradient of the loss with respect to the formula's result (same shape as that result); the function
 returns the gradients with respect to the formula's inputs. Nothing is recorded forward: if a formula needs a number of
-the forward pass, it computes that number again. `block_gradients` continues with the blocks, `model_gradients` with a
-whole GPT-2.
+the forward pass, it computes that number again. Two formulas have no function here: backward of `scale` is the same
+factor again, and backward of `project` is `linear_gradient` of `block_gradients`, which continues with the blocks;
+`model_gradients` continues with a whole GPT-2.
 
 Everything is the chain rule: if a result depends on x in several places, the gradients from all places are added.
 

@@ -85,7 +85,7 @@ def random_weights(
     norm = Affine(np.ones(dim, np.float32), np.zeros(dim, np.float32))
     square, up, down = (dim, dim), (4 * dim, dim), (dim, 4 * dim)
     made = [Block(*(dense(*square) for _ in range(4)), norm, dense(*up), dense(*down), norm) for _ in range(blocks)]
-    tables = (training.drawn(random, rows, dim, 0.02) for rows in (vocab, 2, positions))
+    tables = [training.drawn(random, rows, dim, 0.02) for rows in (vocab, 2, positions)]
     return BertWeights(*tables, norm, made, dense(*square), norm, np.zeros(vocab, np.float32))
 
 

@@ -92,7 +92,8 @@ def as_ids(words: Sequence[str]) -> Words:
 def random_model(seed: int = 0, sizes: Sizes = SIZES) -> Gpt2Weights:
     """Draw a GPT-2 before training: normal noise, biases 0, norms 1 and 0.
 
-    As in GPT-2 the noise is 0.02 wide, and narrower for maps that add to the residual stream.
+    As in GPT-2 the noise is 0.02 wide, and narrower for maps that add to the residual stream. A model is drawn once,
+    since `model_of` asks for its shapes at each step: do not write into it.
     """
     random, dim = np.random.default_rng(seed), sizes.dim
     tables = drawn(random, sizes.vocab, dim, 0.02), drawn(random, sizes.positions, dim, 0.02)

@@ -69,9 +69,9 @@ def test_sentence_vectors_and_all_that_a_shard_says(source: Path, tmp_path: Path
     table = pa.ipc.open_file(str(out / "vectors-00000.arrow")).read_all()
     assert table.schema.metadata.keys() == {b"minibert"}
     assert table.select(["id", "text"]).to_pydict() == {"id": [0, 1, 2], "text": FEW}
-    found = said(out)
-    assert found.pop("sha256").keys() == {"id", "text", "vector"}
-    assert found == {
+    meta = said(out)
+    assert meta.pop("sha256").keys() == {"id", "text", "vector"}
+    assert meta == {
         "minibert": minibert.__version__, "model": str(DENSE), "model_path": str(DENSE), "commit": None,
         "identity": minibert.load_encoder(DENSE).identity, "prompt_name": None, "prompt": None,
         "text_column": "text", "id_column": None, "columns": {"id": "int64", "text": "string"},
@@ -102,8 +102,8 @@ def test_a_model_of_the_hub(folder: Path, source: Path, tmp_path: Path, monkeypa
 
 
 def test_columns_and_formats(tmp_path: Path, capsys: Printed) -> None:
-    rows = {"body": "we", "key": "x", "n": 1}, {"body": "clouds", "key": "ä", "n": 2}
-    odd = jsonl(tmp_path / "rows.data", rows)
+    records = {"body": "we", "key": "x", "n": 1}, {"body": "clouds", "key": "ä", "n": 2}
+    odd = jsonl(tmp_path / "rows.data", records)
     argv = [odd, "-o", tmp_path / "out", "-m", DENSE, "--text-column", "body", "--id-column", "key", "--format"]
     assert "the file must end in .parquet" in failure(capsys, "bulk", *argv, "parquet")
     told(capsys, *argv, "parquet", "--input-format", "jsonl", "--keep")
@@ -121,19 +121,19 @@ def test_check(source: Path, tmp_path: Path, capsys: Printed) -> None:
     assert f"--check reads only FOLDER, found also '{source}'" in failure(capsys, "bulk", source, "-o", out, "--check")
     assert content(out) == before
     (tmp_path / "empty").mkdir()
-    for name, found in (("none", "there is no such folder"), ("empty", "it holds no shard")):
-        said = failure(capsys, "bulk", "-o", tmp_path / name, "--check")
-        assert said == f"{tmp_path / name}: {found}; name a folder that bulk wrote"
+    for name, why in (("none", "there is no such folder"), ("empty", "it holds no shard")):
+        error = failure(capsys, "bulk", "-o", tmp_path / name, "--check")
+        assert error == f"{tmp_path / name}: {why}; name a folder that bulk wrote"
 
 
 def test_stdin_is_the_input_where_none_is_named(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     """A folder of it is continued as that of a file, of which tests/bulk has the cases."""
-    rows, out = [f"we lived {'a ' * (i % 7)}".encode() for i in range(45)], tmp_path / "out"
+    texts, out = [f"we lived {'a ' * (i % 7)}".encode() for i in range(45)], tmp_path / "out"
     argv = ["-o", out, "-m", DENSE, "--rows-per-shard", "10"]
-    typed(monkeypatch, b"\n".join([*rows[:25], b"\xff", *rows[26:]]))
+    typed(monkeypatch, b"\n".join([*texts[:25], b"\xff", *texts[26:]]))
     error = "stdin, row 26: it has no text, or is not of its file's format; --bad-rows skip leaves such rows out"
     assert failure(capsys, "bulk", "-", *argv) == error and len(list(out.iterdir())) == 2
-    typed(monkeypatch, b"\n".join(rows))
+    typed(monkeypatch, b"\n".join(texts))
     told(capsys, *argv)
     assert StoredVectors(out).rows == 45
 
@@ -270,10 +270,10 @@ def test_questions_from_a_file(name: str, dense: Path, tmp_path: Path, capsys: P
     questions = [f"{QUESTION} {text}" for text in TEXTS[:7]]
     want = found(capsys, dense, "-k", "2", *questions)
     assert [each["question"] for each in want] == questions
-    lines = "\n\n".join(questions) + "\n  \n"
-    typed(monkeypatch, lines.encode())
-    made(Path("q.txt"), lines)
-    made(Path("questions"), lines)
+    content_of_each = "\n\n".join(questions) + "\n  \n"
+    typed(monkeypatch, content_of_each.encode())
+    made(Path("q.txt"), content_of_each)
+    made(Path("questions"), content_of_each)
     rows(Path("q.jsonl"), questions)
     write_parquet(Path("q.parquet"), [*enumerate(questions)])
     got = found(capsys, dense, "-k", "2", "--questions", name)
@@ -311,8 +311,8 @@ def test_columns_that_are_shown(tmp_path: Path, capsys: Printed) -> None:
     """Instead of the text; in JSON apart from score and id, whose names columns may have."""
     both = {"text": "clouds", "score": 1.5, "url": "/a"}, {"text": "man", "score": float("nan"), "url": None}
     folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", both), DENSE)
-    lines = ran(capsys, "search", folder, "clouds", "--show", "url", "score")[0].splitlines()
-    assert lines[0] == "1.000  0  /a  1.5" and lines[1].endswith("  1  null  nan") and len(lines) == 2
+    shown = ran(capsys, "search", folder, "clouds", "--show", "url", "score")[0].splitlines()
+    assert shown[0] == "1.000  0  /a  1.5" and shown[1].endswith("  1  null  nan") and len(shown) == 2
     ((best, other),) = [each["results"] for each in found(capsys, folder, "clouds", "--show", "url", "score")]
     assert best["columns"] == {"url": "/a", "score": 1.5} and best.keys() == {"score", "id", "columns"}
     assert other["columns"] == {"url": None, "score": None} and abs(best["score"] - 1) <= SAME

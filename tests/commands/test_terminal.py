@@ -106,6 +106,7 @@ def test_ends_and_marks_are_the_same_in_pieces_of_any_size(monkeypatch: Patch) -
     for size in range(1, len(content) + 1):
         pieces = [content[i : i + size] for i in range(0, len(content), size)]
         assert lines_of(monkeypatch, *pieces) == ["a\r", "\ufeffb\rc", "", "d \u2028\ufeff"], size
+    assert lines_of(monkeypatch, b"\xef\xbb\xbf") == [], "a mark alone is no line"
 
 
 def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(monkeypatch: Patch) -> None:

@@ -1,7 +1,7 @@
 """Ports with one mistake each, as `planted_ports` makes them: of all intermediates, or of hidden states alone.
 
-What loops plant, in `loops` and in tests/verify, is not planted here once more. A module with "" has a mistake that the
-list does not name; no other name may then fit.
+Hardly anything that loops plant, in `loops` and in tests/verify, is planted here once more. A module with "" has a
+mistake that the list does not name; no other name may then fit.
 """
 
 from __future__ import annotations
@@ -253,6 +253,9 @@ PLANTED: dict[str, Planted] = {
     "EmbeddingGemma 2's norms by 1 + weight": Planted(
         GEMMA2, every("layers.{i}.input_layernorm", "weight with 1 +"),
         in_blocks("layers.{i}.input_layernorm", lambda path: weight(path, lambda x: x + 1))),
+    "NomicBERT's values without their signs": Planted("nomic_bert", every(TODAY + "context", ""), replaced(
+        "eager_attention_forward", lambda right: lambda module, q, k, v, mask, **named: right(
+            module, q, k, v.abs(), mask, **named))),
     "EmbeddingGemma 2's projection as it is": Planted(
         GEMMA2, {"ple.per_layer_projection_norm": "projection's factor left out"},
         setting("ple", per_layer_model_projection_scale=1.0), settings={"rms_norm_eps": 1e-2}),

@@ -260,11 +260,11 @@ def test_ctrl_c_at_any_step(name: str, blas: Blas, monkeypatch: Patch) -> None:
     while pressed < (count if name == "one tile" else EACH):
         step = pressed + 1 if name == "one tile" else random.randint(1, count)
         try:
-            steps_of(lambda: called(name) == [*range(6)] or pytest.fail("a number is missing"), step)
+            heard = steps_of(lambda: called(name) == [*range(6)] or pytest.fail("a number is missing"), step)
         except KeyboardInterrupt:
             pressed += 1
         else:  # a call whose threads waited less often has fewer steps: another step is tried
-            assert name != "one tile"
+            assert heard < step and name != "one tile", f"Ctrl-C at step {step} is lost"
         for end in ends:
             assert end.acquire(timeout=CHILD_SECONDS), f"a thread goes on after step {step}"
         ends.clear()

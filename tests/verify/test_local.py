@@ -138,7 +138,8 @@ def test_what_the_input_layer_has_wrong(wrong: str, key: str, name: str, folder:
     """The blocks only follow."""
     report = judged(folder, WrongInput(folder, wrong))
     assert not report.passed
-    assert [(each.key, each.place, each.fits) for each in report.local] == [(key, "input layer", [name] * bool(name))]
+    names = [name] if name else []
+    assert [(each.key, each.place, each.fits) for each in report.local] == [(key, "input layer", names)]
 
 
 def test_numbers_of_padding_that_are_none_do_not_spread(folder: Path) -> None:
@@ -168,6 +169,11 @@ def test_a_mistake_in_a_port_by_loops_is_found_and_named(name: str, folders: dic
 def in_float16(folder: Path, mistake: str = "") -> dict[str, Array]:
     with np.errstate(over="ignore"):  # the mask is -inf in float16
         return numbers(folder, loops.Port(folder, mistake, np.float16))
+
+
+def test_a_mistake_at_one_of_two_residuals_is_not_the_mistake_at_both(folders: dict[str, Path]) -> None:
+    report = judged(folders["gpt2"], loops.Port(folders["gpt2"], "second residual from the normed x"))
+    assert not report.passed and report.matches == []
 
 
 def test_a_port_in_float16_is_told_so(folder: Path) -> None:
@@ -273,9 +279,10 @@ def test_a_port_with_an_odd_tensor_is_named(name: str, folder: Path) -> None:
 
 
 def test_exchanged_biases_of_queries_and_keys_are_named(folder: Path) -> None:
-    stored = (port := loops.Port(folder)).tensors
-    for q, k in ([f"{LOOKS.format(i=i)}{name}.bias" for name in ("query", "key")] for i in range(encoders.DEPTH)):
-        stored[q], stored[k] = stored[k], stored[q]
+    port = loops.Port(folder)
+    for i in range(encoders.DEPTH):
+        q, k = (f"{LOOKS.format(i=i)}{name}.bias" for name in ("query", "key"))
+        port.tensors[q], port.tensors[k] = port.tensors[k], port.tensors[q]
     assert judged(folder, port).matches == ["biases of queries and keys exchanged"]
 
 

@@ -84,8 +84,10 @@ def test_each_name_is_planted_by_code_that_is_not_the_list_s() -> None:
     planted = {name for port in ports for name in port.wrong.values()} | {*planted_mistakes.OF_LAYERS, *loops.WHOLE}
     planted |= {name for port in planted_mistakes.OF_STATES.values() for name in (*port.matches, *port.fits.values())}
     planted |= {name for name, _ in planted_vectors.PLANTED.values()}
-    planted |= {"eps 0.001", "variance divided by dim - 1", "weights in int8"}  # by loops in test_formats
-    text = Path(__file__).with_name("test_local.py").read_text("utf-8")
+    text, formats = (Path(__file__).with_name(f"test_{name}.py").read_text("utf-8") for name in ("local", "formats"))
+    narrow = {"eps 0.001", "variance divided by dim - 1", "weights in int8"}  # by loops in test_formats
+    assert [name for name in narrow if f'"{name}"' not in formats] == []
+    planted |= narrow
     left = {mistake.name for mistake in MISTAKES} - planted
     assert {name for name in left if f'"{name}"' not in text and WITH_EPS not in name} == set()
 

@@ -129,7 +129,8 @@ def test_a_part_of_the_numbers_or_one_bit_of_a_block_is_another_model(minilm: Pa
         norm: Any = every[path]
         parts = "encoder.layer.5.", "encoder.layer.0.output.dense", "embeddings.token_type"
         others = {part: {key: x for key, x in every.items() if not key.startswith(part)} for part in parts}
-        (bias := norm.bias.copy()).flat[-1] = np.nextafter(norm.bias[-1], np.float32(9))
+        bias = norm.bias.copy()
+        bias[-1] = np.nextafter(bias[-1], np.float32(9))
         others["one bit"] = every | {path: type(norm)(norm.weight, bias, norm.eps)}
         models: dict[str, Any] = {what: SimpleNamespace(modules=modules) for what, modules in others.items()}
         assert [what for what, model in models.items() if shipped.find(model)] == []
