@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import encoders
@@ -56,10 +57,13 @@ LOWEST_CONTRAST = """() => {
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
-    # a Chromium that is told to end may leave a file of its own in the folder of temporary files
-    own = {**os.environ, "TMPDIR": str(tmp_path_factory.mktemp("chromium"))}
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(ARGUMENTS), env=own)
+    # a Chromium that is told to end may leave a file of its own in the folder of temporary files; the path is short,
+    # since that of a socket may have 107 bytes
+    folder = TemporaryDirectory(dir=tmp_path_factory.getbasetemp().parent, ignore_cleanup_errors=True)
+    with folder as own, sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=list(ARGUMENTS), env={**os.environ, "TMPDIR": own}
+        )
         yield chromium
         chromium.close()
 
