@@ -397,8 +397,9 @@ def test_float64_tables_are_rounded_to_nearest(tmp_path: Path) -> None:
 def test_other_formats_are_refused_where_they_are_needed(tmp_path: Path, kind: str) -> None:
     named: dict[str, Any] = tensors(BERT) | {POSITION: (kind, (16, 8), bytes(16 * 8 * BITS[kind] // 8))}
     says = f"tensor '{POSITION}' is stored as {kind}; this layer reads F64, F32, F16, BF16\\Z"
-    older = "not a whole safetensors file"  # what a release says that is older than the format
-    with pytest.raises(CheckpointError, match=f"{says}|{older}"):
+    if kind in ("F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", "C64"):  # a release may be older than the format
+        says += "|not a whole safetensors file"
+    with pytest.raises(CheckpointError, match=says):
         minibert.load(write(tmp_path, BERT, named))
     # outside the input layer it does not matter
     header, data = checkpoints.entries({**tensors(BERT), "extra": (kind, (2,), bytes(2 * BITS[kind] // 8 or 1))})

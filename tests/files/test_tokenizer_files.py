@@ -130,6 +130,11 @@ def test_ids_with_gaps(tmp_path: Path) -> None:
         layer.tokens([gap])
 
 
+def test_without_a_tokenizer_nothing_can_be_embedded(tmp_path: Path) -> None:
+    """A stream that ends at once needs none."""
+    assert minibert.load(write(tmp_path)).embed([]).shape == (0, 8)
+
+
 @given(data=st.data())
 @settings(max_examples=60)
 def test_damaged_tokenizer_json_is_refused_or_gives_ids(

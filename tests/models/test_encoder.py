@@ -259,7 +259,10 @@ def test_the_rotation_of_published_files(tmp_path: Path) -> None:
         assert off(encoder(np.array([[3, 4, 5, 6]])), output(CASE["gte"].folder)) > 1e-3
 
 
-@pytest.mark.parametrize(("weight", "small"), [("parametrizations.weight.original", "0.lora_A"), ("weight", "lora_A")])
+@pytest.mark.parametrize(
+    ("weight", "small"),
+    [("parametrizations.weight.original", "parametrizations.weight.0.lora_A"), ("weight", "lora_A.weight")],
+)
 def test_adapters_of_tasks_are_named(weight: str, small: str, tmp_path: Path) -> None:
     """In the first files of jina-embeddings-v3 a map's own weight has another name, for the small ones beside it."""
     more = {f"roberta.encoder.layers.0.mixer.Wqkv.{small}": np.zeros((5, 4, 12), np.float32)}

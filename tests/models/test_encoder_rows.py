@@ -76,7 +76,7 @@ def test_memory_of_a_long_text_grows_with_its_length(name: str) -> None:
 
 
 @every_row
-def test_no_token_and_padding_inside(case: EncoderCase) -> None:
+def test_no_token_and_padding_inside(case: EncoderCase, monkeypatch: pytest.MonkeyPatch) -> None:
     with case.load() as encoder:
         for shape in ((0, 4), (2, 0), (0, 0)):
             for given in ({}, {"attention_mask": np.ones(shape, int)}):
@@ -90,6 +90,9 @@ def test_no_token_and_padding_inside(case: EncoderCase) -> None:
         together = encoder(ids, attention_mask=mask)
         for row in range(4):
             assert off(together[row], encoder(ids[row : row + 1], attention_mask=mask[row : row + 1])[0]) <= CUT
+        monkeypatch.setattr(packing, "ONE_TILE", 0)
+        monkeypatch.setattr(packing, "TILE_TOKENS", 3)
+        assert off(encoder(ids, attention_mask=mask), together) <= CUT, "a tile for each text"
 
 
 @every_row

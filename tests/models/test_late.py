@@ -80,6 +80,7 @@ def test_unseen_tokens_in_pieces(tmp_path: Path, name: str, monkeypatch: pytest.
     whole = pipeline.all(texts)
     monkeypatch.setattr(packing, "LONG", 2)
     monkeypatch.setattr(packing, "QUERIES", 3)
+    monkeypatch.setattr(packing, "TILE_TOKENS", 20)  # of two or three texts
     assert all(np.allclose(*each, atol=NEIGHBOURS) for each in zip(pipeline.all(texts), whole, strict=True))
     (seen,) = pipeline.all([(own + [5] * 8, 0)])
     (unseen,) = pipeline.all([(own + [5] * 8, 8)])
@@ -171,7 +172,7 @@ def test_pieces_slices_and_narrow_numbers(monkeypatch: pytest.MonkeyPatch) -> No
         documents[::2]
 
 
-def test_similarity_of_token_vectors() -> None:
+def test_similarity_of_token_vectors_and_options_of_the_loader() -> None:
     encoder = opened("late-fixed")
     queries, documents = encoder.encode_query(QUERIES), encoder.encode_document(["we", "above the clouds", ""])
     want = encoder.similarity(queries, documents)

@@ -29,7 +29,7 @@ TEXTS = ["we lived above the clouds", "a", "", "the clouds!", "we", "zz zz zz"]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_embed_pools_the_rows_of_each_text(load: Make, name: str) -> None:
+def test_embed_pools_the_rows_of_each_text_of_none_too_and_keeps_nothing_else_alive(load: Make, name: str) -> None:
     layer = load(name)
     rows = layer.embed(TEXTS, pooling=None)
     assert [row.shape for row in rows] == [(int(layer.tokenize(text)["attention_mask"].sum()), 8) for text in TEXTS]
@@ -161,6 +161,7 @@ def test_packed_texts_have_the_rows_of_each_alone(case: Case, lengths: list[int]
         packed = layer.pack([Encoded(*each) for each in zip(texts, types, strict=True)])
         assert packed.texts.tolist() == sorted(range(len(sizes)), key=lambda i: sizes[i])
         found = layer.rows(packed)
+        assert same_bits(np.concatenate([layer.rows(tile) for tile in packed.tiles(4)]), found)
         for group in packed.groups():
             for i, rows in zip(group.texts, group.select(found), strict=True):
                 given = {"token_type_ids": np.array(types[i], np.int64)} if typed else {}

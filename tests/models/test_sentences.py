@@ -141,6 +141,24 @@ def test_equal_texts_are_computed_once(value: Any, monkeypatch: pytest.MonkeyPat
     assert not any(np.shares_memory(one, other) for one, other in combinations(found, 2))
 
 
+def test_what_the_last_call_settled_settles_no_other_option() -> None:
+    """A call with the options of the one before is not checked again."""
+    encoder = opened("sentences-cls")
+    plain = encoder.encode("we")
+    unit = plain / np.linalg.norm(plain)
+    assert away(encoder.encode("we", normalize_embeddings=True), unit) <= EXACT < away(plain, unit)
+    for odd in (
+        {"device": "cuda"},
+        {"threads": 0},
+        {"task": "search"},
+        {"prompt_name": "other"},
+        {"precision": "int4"},
+    ):
+        encoder.encode("we")
+        with pytest.raises(ValueError, match=next(iter(odd))):
+            encoder.encode("we", **odd)
+
+
 @pytest.mark.parametrize(
     ("name", "method", "first", "given"),
     [

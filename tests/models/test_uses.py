@@ -27,7 +27,6 @@ from tokenizer_folders import BASES, vocabulary
 
 import minibert
 from minibert import CheckpointError
-from minibert.equations.activations import sigmoid
 from minibert.equations.blocks import Linear, softmax
 from minibert.equations.gated_blocks import GatedBlock, LlamaWeights, llama_model
 from minibert.equations.input_layer import Array
@@ -46,6 +45,10 @@ RERANKER, BARE = "uses-reranker", "uses-reranker-bare"
 PAIRS = [("we", "the clouds"), ("", "we lived above"), ("the", ""), ("a b c d e f g h i j k l", "we")]
 NEIGHBOURS = 4e-6  # how far a score or a logit moves with the other pairs of a call; measured: 9.6e-7
 TEXT = "we lived above the clouds, we lived  "
+
+
+def sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x.astype("f8"))))
 
 
 @pytest.mark.parametrize("name", ["sentences-dense", "uses-reranker", "uses-sparse", "uses-sparse-router", "late-kept"])
@@ -353,7 +356,9 @@ def test_the_next_word_and_all_words_there_are(bert: minibert.Encoder, gpt2: min
     assert len(found) == bert.config.vocab_size
     assert abs(sum(each["score"] for each in found) - 1) <= 1e-5  # measured 1.2e-7
     assert {each["token_str"]: each["token"] for each in found}["clouds"] == bert.embeddings.tokenizer.id_of("clouds")
-    pieces = {each["token_str"]: each["token"] for each in gpt2.next_words("we", k=gpt2.config.vocab_size)}
+    every = gpt2.next_words("we", k=gpt2.config.vocab_size)
+    pieces, decode = {each["token_str"]: each["token"] for each in every}, gpt2.embeddings.tokenizer.decode
+    assert all(each["token_str"] == decode([each["token"]]) for each in every)  # a byte of a letter is no letter
     assert len(gpt2.next_words("we")) == 5 and pieces[" w"] == gpt2.embeddings.tokenizer.id_of("\u0120w")
 
 

@@ -342,6 +342,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"r": 10**400, "use_rslora": True}, "found 1000"),
     # tensors that do not fit
     ({"tensors": PRODUCT | {f"{QUERY}.lora_magnitude_vector": B[:, 0].copy()}}, "is no matrix of a linear map"),
+    ({"tensors": {f"{QUERY}.lora_embedding_{m}": x for m, x in (("A", A), ("B", B))}}, "is no matrix of a linear map"),
     ({"tensors": {FIRST: A, OTHER: B}}, "one of two matrices for"),
     ({"tensors": both_of(QUERY.replace("0.attention.self", "7"))}, "has no such weight; is this"),
     ({"tensors": both_of(QUERY.replace("encoder.layer", "layers"))}, "transformers has a name for this"),

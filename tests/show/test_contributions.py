@@ -86,6 +86,19 @@ def test_gpt2_s_shares_by_hand(tmp_path: Path) -> None:
     assert np.allclose(found.biases, biases, rtol=0, atol=1e-9)
 
 
+def test_what_adds_nothing_has_no_share(tmp_path: Path) -> None:
+    """In a BERT, whose norms come after the sums: one head of block 0, and the feed-forward of block 1."""
+    path = word_models.write(tmp_path, "bert") / "model.safetensors"
+    tensors, own = load_file(path), slice(4, 8)
+    for name, part in (("0.attention.output.dense.weight", (..., own)), ("1.output.dense.weight", ...),
+                       ("1.output.dense.bias", ...)):  # fmt: skip
+        tensors[f"encoder.layer.{name}"][part] = 0
+    save_file(tensors, path)
+    found, _, _ = taken_apart(minibert.load_encoder(tmp_path), "masked_word")
+    assert np.argwhere(~found.heads.any(axis=(0, 1))).tolist() == [[0, 1]]
+    assert np.argwhere(~found.feed_forward.any(axis=(0, 1))).tolist() == [[1]]
+
+
 def data_of(html: str, rows: int, encoder: Encoder) -> dict[str, Any]:
     data = data_of_script(html, "predictdata")
     blocks, k = len(encoder.stack.blocks), data["k"]

@@ -225,6 +225,10 @@ PLANTED: dict[str, Planted] = {
         "llama", {"layers.1.mlp.act_fn": "computed from layers.1.mlp.up_proj"}, called(
             "layers.1.mlp", lambda own, args, named: own.down_proj(
                 (own.gate_proj(args[0]), own.act_fn(own.up_proj(args[0])) * own.up_proj(args[0]))[1]))),
+    "ModernBERT's Wi": Planted(
+        "modernbert", dict.fromkeys(("layers.1.mlp.act", "layers.1.mlp.Wo"), "gate and up exchanged"),
+        called("layers.1.mlp", lambda own, args, named: own.Wo(
+            (both := own.Wi(args[0]).chunk(2, -1))[0] * own.act(both[1])))),
     "residual missing": Planted("bert", {B1 + "output.sum": "residual missing"}, called(
         B1 + "output", lambda own, args, named: own.LayerNorm(own.dense(args[0])))),
     # -- scores, masks
