@@ -79,11 +79,15 @@ def ids(who: str, folder: str, file: str) -> Prepare:
     return lambda *shape: (partial(ours(who, folder), seeded(*shape)), 1)
 
 
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
 def torch_model(who: str, folder: str) -> Any:
     import torch
     from transformers import AutoModel
 
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(cores())
     return AutoModel.from_pretrained(folder, attn_implementation=who.partition(", ")[2]).eval()
 
 
@@ -98,7 +102,7 @@ def onnx_session(file: str) -> Callable[[dict[str, Any]], Any]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    options.intra_op_num_threads = cores()
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     return lambda inputs: session.run(None, inputs)[0]
 
@@ -143,7 +147,7 @@ def torch_class(name: str, folder: str) -> Any:
     import sentence_transformers
     import torch
 
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(cores())
     return getattr(sentence_transformers, name)(folder, device="cpu")
 
 

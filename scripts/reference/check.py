@@ -133,10 +133,8 @@ def compare_file(old: Path, new: Path, name: str) -> Iterator[str]:
         orders = json.loads((old / name).with_name("case.json").read_text(encoding="utf-8")).get("order")
         exact = {key for key in before if "|inputs|" in key}
         if isinstance(orders, dict):  # an input layer has an order for each kind
-            before_norms = {
-                kind: takewhile(lambda key: not AFTER_NORM.search(key), keys) for kind, keys in orders.items()
-            }
-            exact |= {f"{kind}|{key}" for kind, keys in before_norms.items() for key in keys}
+            for kind, keys in orders.items():
+                exact |= {f"{kind}|{key}" for key in takewhile(lambda key: not AFTER_NORM.search(key), keys)}
         else:  # the blocks' input is a sum in GPT-2, elsewhere the output of a norm
             entering = {key for key in before if key.endswith("|hidden_states.0")}
             blocks, exact = set(before) - entering, exact | (entering if name.startswith("gpt2") else set())

@@ -145,11 +145,6 @@ def pages() -> dict[str, tuple[str, dict[str, bytes]]]:
     return studies | {f"scripts/study/lab/{name}.py": (lab_page(name), {}) for name in LABS}
 
 
-def live_pages() -> list[Path]:
-    """Return the pages to click through, as `minibert explain` wrote them."""
-    return [BUILT / f"{name}-live.html" for name in LIVE]
-
-
 def study_page(name: str) -> tuple[str, dict[str, bytes]]:
     """Return the page of a study as it was run, its answers folded, and its pictures by their names.
 

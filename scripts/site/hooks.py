@@ -65,8 +65,9 @@ def on_files(files: Any, config: Any) -> Any:
         files.append(File.generated(config, page_of(path), content=linked(text, posixpath.dirname(path), "course")))
         for name, picture in pictures.items():
             files.append(File.generated(config, f"course/{name}", content=picture))
-    for page in course.live_pages():
-        files.append(File.generated(config, f"course/{page.name}", abs_src_path=str(page)))
+    for name in course.LIVE:  # pages to click through, as `minibert explain` wrote them
+        page = f"{name}-live.html"
+        files.append(File.generated(config, f"course/{page}", abs_src_path=str(course.BUILT / page)))
     return files
 
 

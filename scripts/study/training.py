@@ -126,17 +126,22 @@ def model_of(vector: Array, sizes: Sizes = SIZES) -> Gpt2Weights:
 
 
 def parted_like(vector: Array, like: Any) -> Any:
-    """Split a vector into arrays with the shapes of a model's."""
+    """Split a vector into arrays with the shapes of a model's: views."""
     if isinstance(like, np.ndarray):
         return vector.reshape(like.shape)
-    ends = np.cumsum([len(vector_of(part)) for part in like])
+    ends = np.cumsum([sum(x.size for x in arrays_of(part)) for part in like])
     parts = [parted_like(*each) for each in zip(np.split(vector, ends[:-1]), like, strict=True)]
     return parts if isinstance(like, list) else type(like)(*parts)
 
 
+def arrays_of(weights: Any) -> list[Array]:
+    """List the arrays of a model, or of its gradient, from the first table to the last norm."""
+    return [weights] if isinstance(weights, np.ndarray) else [x for part in weights for x in arrays_of(part)]
+
+
 def vector_of(weights: Any) -> Array:
     """Join the arrays of a model, or of its gradient, to one vector."""
-    return weights.ravel() if isinstance(weights, np.ndarray) else np.concatenate([vector_of(part) for part in weights])
+    return np.concatenate([x.ravel() for x in arrays_of(weights)])
 
 
 def losses(model: Gpt2Weights, words: Words) -> Array:

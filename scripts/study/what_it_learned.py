@@ -88,8 +88,8 @@ last = tested.counts.sum(axis=1) - 2  # the place that sees all letters except t
 each = np.arange(len(last))
 letter = tested.targets[each, last]
 by_model, by_pairs = said[each, last].argmax(axis=-1) == letter, pairs[tested.ids[each, last]].argmax(axis=-1) == letter
-print(f"the last letter of the {len(last):,} test words: right in {by_model.mean():.1%}, ", end="")
-print(f"by pairs {by_pairs.mean():.1%}")
+shares = f"right in {by_model.mean():.1%}, by pairs {by_pairs.mean():.1%}"
+print(f"the last letter of the {len(last):,} test words: {shares}")
 assert by_model.mean() > by_pairs.mean()
 
 # %%

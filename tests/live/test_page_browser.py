@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import BERT, DISTILBERT, ELECTRA, GPT2, T5, wordpiece_json, write, write_byte_level, write_wordpiece
+from command_line import SMALL_GPT2
 from in_browser import Open, choose, chosen, middle, numbers, patient
 from needed import missing
 
@@ -26,7 +27,6 @@ from minibert.show.page import page
 pytestmark = pytest.mark.browser
 
 SENTENCE = "We lived above the clouds"
-SMALL_GPT2 = Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words"
 STRIPS = "#groups .strip canvas"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import SMALL_GPT2
 from in_browser import SENTENCE, choose, fits_and_is_readable, numbers, patient, rows, went
 from served import live_served
 
@@ -23,7 +24,6 @@ from minibert.show.live import Live
 
 pytestmark = pytest.mark.browser
 
-SMALL_GPT2 = Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words"
 # tables and squares of which a part is hidden on a desk
 CUT = """[...document.querySelectorAll(".wide, .scrolled")].filter((e) => e.scrollWidth > e.clientWidth)
     .map((e) => e.ariaLabel)"""

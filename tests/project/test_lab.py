@@ -16,13 +16,11 @@ import blanks
 import block_gradients
 import numpy as np
 import pytest
-from command_line import Patch, Printed
+from command_line import STUDY, Patch, Printed
 
 from minibert import knock_out
 from minibert.equations import activations, blocks, input_layer, similarity, static
 from minibert.families.parts.modules import LayerNorm
-
-STUDY = Path(__file__).resolve().parents[2] / "scripts" / "study"
 
 Answer = Callable[..., Any]
 NOTEBOOKS = ("1_input_layer", "2_attention", "3_change_it", "4_words")

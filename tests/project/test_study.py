@@ -17,7 +17,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 from checkpoints import BERT, GPT2, T5, VOCAB, numbers, write, write_byte_level, write_wordpiece
-from command_line import Patch, Printed
+from command_line import STUDY, Patch, Printed
 from limits import CHILD_SECONDS
 from needed import module_of
 from notebooks import LIVE, SHARED, STUDIES, TITLES, is_new
@@ -26,7 +26,6 @@ from printed_models import write_bert_tokenizer
 from minibert.equations.input_layer import Array, sinusoidal_positions
 from minibert.verify.mistakes.wrong_rows import ROWS
 
-STUDY = Path(__file__).resolve().parents[2] / "scripts" / "study"
 PRINTED_DATA = STUDY.parents[1] / "minibert" / "verify" / "data"
 # each file that draws, and its pictures
 DRAWN = {

@@ -15,7 +15,7 @@ from minibert.equations.input_layer import Array
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "we", "lived", "above", "the", "clouds", "dog", "bites", "man"]
 VOCAB, DIM, LONGEST = len(WORDS), 8, 16
-STUDY = Path(__file__).parents[2] / "scripts" / "study"  # has small models of letters, with their heads
+STUDY = Path(__file__).resolve().parents[2] / "scripts" / "study"  # has small models of letters, with their heads
 SMALL_GPT2 = str(STUDY / "gpt2-words")
 
 # the command line as it is where torch is not installed, also where it is: for a process of its own
